@@ -17,10 +17,10 @@ from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._base import Statistic
+from securefed.statistics._bins import LEAST_CELL
 from securefed.statistics._columns import Level, Wanted, checked_levels
 from securefed.statistics._estimate import Labels, Sums
 from securefed.statistics._suppression import small_cells
-from securefed.statistics._tables import LEAST_CELL
 
 _RENAMED: Final = {"count": "by.rows", "counts": "by.entries"}
 """Rows of one group may be few at a party; the least number of rows is of all its rows."""

@@ -12,23 +12,23 @@ grid is fine where the first one found the quantiles.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from securefed._hyperparameters import check_integer, check_number
 from securefed._tensors import Array
 from securefed.errors import ConfigError
-from securefed.parties._summed_tensor import SummedTensor
-from securefed.statistics._base import Statistic, check_table
+from securefed.statistics._bins import LEAST_CELL, Binned
 from securefed.statistics._estimate import Estimate, Labels, Sums
-from securefed.statistics._moments import counted, details
-from securefed.statistics._tables import LEAST_CELL, edges_of, numbers_of_rows, set_edges, whole
+from securefed.statistics._moments import details
+from securefed.statistics._tables import numbers_of_rows, whole
 
 
 @dataclass(frozen=True)
-class _Ranks(Statistic):
+class _Ranks(Binned):
     """Entries of given ranks, of each column.
 
     Attributes:
@@ -43,54 +43,29 @@ class _Ranks(Statistic):
         ConfigError: edges that are no numbers or do not ascend, or a number outside its domain.
     """
 
-    by_column: ClassVar[bool] = True
-
-    edges: Any
-    features: int = 1
-    rows: int = 2**20
-    least_cell: int = field(default=LEAST_CELL, kw_only=True)
-    columns: tuple[str, ...] = field(default=(), kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("least_cell", self.least_cell, 1)
-        check_integer("features", self.features, 1)
-        check_integer("rows", self.rows, 1)
-        set_edges(self)
-
     @property
     def _sizes(self) -> tuple[int, ...]:
         """Number of bins of each column, those below and above the grid included."""
-        return tuple(len(edges) + 1 for edges in edges_of(self))
+        return tuple(len(edges) + 1 for edges in self.edges_by_column)
 
-    def tensors(self) -> tuple[SummedTensor, ...]:
-        """Return the count and the bins of all columns, one behind the other."""
-        bins = SummedTensor("bins", (sum(self._sizes),), float(self.rows), sensitivity=math.sqrt(self.features))
-        return (*counted(self.rows, self.features, entries=self.outliers == "omit entries"), bins)
+    @property
+    def _bins(self) -> tuple[int, ...]:
+        return (sum(self._sizes),)
 
-    def _check(self, x: Array, y: Array | None) -> None:
-        check_table(x, self.features, self.rows)
-
-    def _within(self, x: Array, y: Array | None) -> Array:
-        return np.ones(x.shape, bool)
-
-    def _declared(self) -> str:
-        return "any finite entries"
-
+    @abstractmethod
     def _names(self) -> tuple[str, ...]:
         """Return a label for each rank."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ranks(self, rows: float) -> Array:
         """Return the ranks of a column with so many entries, from 0, fractions between two; NaN where there is none."""
-        raise NotImplementedError
 
     def _labels(self, value: Array) -> Labels:
-        return (self.columns or tuple(f"column {at}" for at in range(self.features)), self._names())
+        return self._column_labels(), self._names()
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
         bins = []
-        for column, edges, size in zip(x.T, edges_of(self), self._sizes, strict=True):
+        for column, edges, size in zip(x.T, self.edges_by_column, self._sizes, strict=True):
             places = np.searchsorted(edges, column[~np.isnan(column)], side="right")
             bins.append(np.bincount(places, minlength=size).astype(np.float64))
         return numbers_of_rows(self, x) | {"bins": np.concatenate(bins)}
@@ -100,7 +75,7 @@ class _Ranks(Statistic):
         least = 1 if sums.noised else self.least_cell
         low, high = np.zeros((2, self.features, len(self._names())))
         ends = np.cumsum(self._sizes)
-        for at, (edges, size, end) in enumerate(zip(edges_of(self), self._sizes, ends, strict=True)):
+        for at, (edges, size, end) in enumerate(zip(self.edges_by_column, self._sizes, ends, strict=True)):
             counts = np.maximum(bins[end - size : end], 0.0)
             for place, rank in enumerate(self._ranks(float(counts.sum()))):
                 low[at, place], high[at, place] = _between(counts, np.array([-np.inf, *edges, np.inf]), rank, least)
@@ -121,7 +96,7 @@ class _Ranks(Statistic):
         """
         check_integer("bins", bins, 2)
         made = []
-        for at, edges in enumerate(edges_of(self)):
+        for at, edges in enumerate(self.edges_by_column):
             finer = {edges[0], edges[-1]}
             for low, high in zip(found.detail["low"][at], found.detail["high"][at], strict=True):
                 if math.isfinite(low) and math.isfinite(high):

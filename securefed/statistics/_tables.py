@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from securefed._tensors import Array
 from securefed.errors import ConfigError
 from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._base import Statistic, check_table
+from securefed.statistics._bins import LEAST_CELL, Binned
 from securefed.statistics._columns import Level, Wanted, checked_levels, checked_names
 from securefed.statistics._estimate import Labels, Sums
 from securefed.statistics._moments import counted, details
 from securefed.statistics._suppression import small_cells
-
-LEAST_CELL: Final = 5
-"""Fewest rows of a cell that the value of a table shows."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class MissingValues(Statistic):
 
 
 @dataclass(frozen=True)
-class Histogram(Statistic):
+class Histogram(Binned):
     """Number of rows in each bin, of each column; the value has shape (features, bins).
 
     Attributes:
@@ -116,48 +114,25 @@ class Histogram(Statistic):
         ConfigError: edges that are no numbers or do not ascend, or a number outside its domain.
     """
 
-    by_column: ClassVar[bool] = True
-
-    edges: Any
-    features: int = 1
-    rows: int = 2**20
-    least_cell: int = field(default=LEAST_CELL, kw_only=True)
-    columns: tuple[str, ...] = field(default=(), kw_only=True)
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("least_cell", self.least_cell, 1)
-        check_integer("features", self.features, 1)
-        check_integer("rows", self.rows, 1)
-        set_edges(self)
-        if len({len(edges) for edges in edges_of(self)}) > 1:
+        if len({len(edges) for edges in self.edges_by_column}) > 1:
             raise ConfigError("all columns of one histogram have as many bins; take a Histogram each for Together")
 
-    def tensors(self) -> tuple[SummedTensor, ...]:
-        """Return the count and the bins of each column; one row is in one bin of each column."""
-        shape, rows = (self.features, len(edges_of(self)[0]) - 1), float(self.rows)
-        bins = SummedTensor("bins", shape, rows, sensitivity=math.sqrt(self.features))
-        return (*counted(self.rows, self.features, entries=self.outliers == "omit entries"), bins)
-
-    def _check(self, x: Array, y: Array | None) -> None:
-        check_table(x, self.features, self.rows)
-
-    def _within(self, x: Array, y: Array | None) -> Array:
-        return np.ones(x.shape, bool)
-
-    def _declared(self) -> str:
-        return "any finite entries"
+    @property
+    def _bins(self) -> tuple[int, ...]:
+        return self.features, len(self.edges_by_column[0]) - 1
 
     def _labels(self, value: Array) -> Labels:
-        columns = self.columns or tuple(f"column {at}" for at in range(self.features))
-        of_all, edges = edges_of(self), edges_of(self)[0]
+        columns = self._column_labels()
+        of_all, edges = self.edges_by_column, self.edges_by_column[0]
         if len(set(of_all)) > 1:
             return columns, tuple(f"bin {at}" for at in range(len(edges) - 1))
         closing = [")"] * (len(edges) - 2) + ["]"]
         return columns, tuple(f"[{a:g}, {b:g}{end}" for (a, b), end in zip(pairwise(edges), closing, strict=True))
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
-        bins = [np.histogram(c[~np.isnan(c)], edges)[0] for c, edges in zip(x.T, edges_of(self), strict=True)]
+        bins = [np.histogram(c[~np.isnan(c)], edges)[0] for c, edges in zip(x.T, self.edges_by_column, strict=True)]
         return numbers_of_rows(self, x) | {"bins": np.stack(bins).astype(np.float64)}
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
@@ -237,40 +212,6 @@ class ContingencyTable(Statistic):
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
         return _counts(sums, "cells", self.least_cell, tuple(range(len(self.levels))))
-
-
-def set_edges(statistic: Any) -> None:
-    """Bring the edges of a frozen statistic into one form: a tuple for all columns, or one for each.
-
-    Raises:
-        ConfigError: edges that are no numbers or do not ascend.
-    """
-    edges = statistic.edges
-    if isinstance(edges, Mapping):
-        object.__setattr__(statistic, "columns", checked_names(tuple(edges)))
-        edges = tuple(edges.values())
-    object.__setattr__(statistic, "columns", checked_names(statistic.columns))
-    object.__setattr__(statistic, "features", len(statistic.columns) or statistic.features)
-    ragged = isinstance(edges, list | tuple) and len(edges) > 0 and isinstance(edges[0], list | tuple | np.ndarray)
-    if ragged and len(edges) != statistic.features:
-        raise ConfigError(f"edges are given for {len(edges)} columns, and there are {statistic.features}")
-    made = tuple(map(_checked_edges, edges)) if ragged else _checked_edges(edges)
-    object.__setattr__(statistic, "edges", made)
-
-
-def edges_of(statistic: Any) -> tuple[tuple[float, ...], ...]:
-    """Return the edges of each column."""
-    edges, features = statistic.edges, int(statistic.features)
-    return tuple(edges) if isinstance(edges[0], tuple) else (edges,) * features
-
-
-def _checked_edges(edges: Any) -> tuple[float, ...]:
-    numbers = isinstance(edges, list | tuple | np.ndarray) and all(
-        isinstance(e, int | float | np.number) and type(e) is not bool for e in edges
-    )
-    if not numbers or len(edges) < 2 or not all(a < b for a, b in pairwise(edges)):
-        raise ConfigError(f"edges must be at least two ascending numbers; got {edges!r}")
-    return tuple(map(float, edges))
 
 
 def numbers_of_rows(statistic: Statistic, x: Array) -> dict[str, Array]:

@@ -24,13 +24,14 @@ from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._base import Statistic
+from securefed.statistics._bins import LEAST_CELL
 from securefed.statistics._bounded import Bounded
 from securefed.statistics._columns import Level, Wanted
 from securefed.statistics._estimate import Labels, Sums
 from securefed.statistics._fitted import two_sided
 from securefed.statistics._grouped import GroupBy
 from securefed.statistics._moments import Variance, entries_of
-from securefed.statistics._tables import LEAST_CELL, ContingencyTable, whole
+from securefed.statistics._tables import ContingencyTable, whole
 
 _AXES: Final = 2
 
