@@ -17,31 +17,26 @@ events, and times are merged until each has at least `least_events`; the model i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from securefed._hyperparameters import check_choice, check_integer
 from securefed._tensors import Array
-from securefed.defenses._chain import Link
-from securefed.errors import CollinearityError, ConfigError, ConvergenceError, DataError
+from securefed.errors import CollinearityError, ConfigError, DataError
 from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._base import check_table
 from securefed.statistics._columns import Wanted
-from securefed.statistics._design import Design, check_dependence, several_sums
+from securefed.statistics._design import Design, check_dependence
 from securefed.statistics._estimate import Estimate, Sums
 from securefed.statistics._fitted import Fitted
+from securefed.statistics._iterations import SETTLED, Iterated, separated, stuck
 from securefed.statistics._moments import symmetric
-from securefed.statistics._newton import largest_moves, separated, stuck
-from securefed.statistics._one_sum import Rows
-from securefed.statistics._regression import drive
 from securefed.statistics._survival import LEAST_EVENTS, checked_times, interval_ends
 
 Ties = Literal["efron", "breslow"]
-_SETTLED: Final = 1e-10
-"""Largest last step, in units of z, as for other regressions."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +195,7 @@ class CoxStep(_Lives):
 
 
 @dataclass(frozen=True)
-class CoxModel(_Lives):
+class CoxModel(Iterated, _Lives):
     """Cox proportional hazards on a public grid of times; the value has shape (features,), log hazard ratios.
 
     The result has scikit-learn's `coef_`, `standard_errors_`, `p_values_` and `summary()`; `detail` holds the `times`
@@ -210,49 +205,15 @@ class CoxModel(_Lives):
     Attributes:
         ties: "efron" or "breslow".
         least_events: fewest events at a time; times are merged until each has as many. 1 keeps the grid.
-        iterations: sums at most, of the Newton steps.
     """
-
-    one_sum: ClassVar[bool] = False
 
     ties: Ties = field(default="efron", kw_only=True)
     least_events: int = field(default=LEAST_EVENTS, kw_only=True)
-    iterations: int = field(default=25, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("ties", self.ties, ("efron", "breslow"))
         check_integer("least_events", self.least_events, 1)
-        check_integer("iterations", self.iterations, 2)
-
-    def tensors(self) -> tuple[SummedTensor, ...]:
-        """Raise `ConfigError`: each iteration has a sum of its own."""
-        raise several_sums(self)
-
-    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
-        raise several_sums(self)
-
-    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
-        raise several_sums(self)
-
-    def fit(self, ask: Callable[[Any], Estimate]) -> Fitted:
-        """Fit by one secure sum for the events, and one for each iteration.
-
-        Args:
-            ask: carries out one secure sum between the parties: takes a statistic (its `terms`, `summand` at each
-                party, `estimate`), and returns its estimate.
-
-        Raises:
-            DataError: no events.
-            CollinearityError: columns are linearly dependent.
-            SeparationError: columns tell who has events first.
-            ConvergenceError: no convergence in `iterations`.
-        """
-        return drive(self.fitting(), ask)
-
-    def simulate(self, parties: Sequence[Rows], defense: Link | None = None) -> Fitted:
-        """Fit where all parties' rows are in this process (`Statistic.simulate`)."""
-        return self.fit(lambda statistic: statistic.simulate(parties, defense))
 
     def fitting(self) -> Generator[Any, Any, Fitted]:
         """Yield the statistic of each sum, receive its estimate, and return the fitted model."""
@@ -283,16 +244,12 @@ class CoxModel(_Lives):
             floor = float(found.detail["score_error"]) / smallest
             size = float(np.abs(move).max())
             theta = theta + move
-            if size <= max(_SETTLED, 4 * (floor + float(found.detail["score_noise"]) / smallest)):
+            if size <= max(SETTLED, 4 * (floor + float(found.detail["score_noise"]) / smallest)):
                 return self._fitted(found, theta, size + floor, settings["times"], merged.sum())
             sizes.append(size)
             if stuck(sizes):
                 raise separated(move, names, found)
-        raise ConvergenceError(
-            f"no convergence in {self.iterations} sums: the last step was {sizes[-1]:.2g} in "
-            f"{largest_moves(move, names)}, in units of the bounds; give more iterations, bounds nearer to the largest "
-            "entries, or a ridge"
-        )
+        raise self._unsettled(move, names)
 
     def _fitted(self, found: Estimate, theta: Array, bound: float, times: tuple[float, ...], events: float) -> Fitted:
         """Return the model in the units of x."""

@@ -1,4 +1,4 @@
-"""What regressions share: the rows z that enter a model, their public bounds, and the units of the parameters.
+"""Settings that all regressions share, the rows z that enter a model with their bounds, and the parameters' units.
 
 A row is z = (1, (x - shift) / u), or without the 1 where the model has no intercept, with u the powers of two at or
 above the bounds of the columns: then every entry is at most 1, and no column has errors or noise of another size than
@@ -234,12 +234,6 @@ class Design(Statistic):
 
     def _labels(self, value: Array) -> Labels:
         return (self.parameter_names()[int(self.intercept) :],)
-
-
-def several_sums(model: Statistic) -> ConfigError:
-    """Return the error of a model that takes several sums where one was asked for."""
-    name = type(model).__name__
-    return ConfigError(f"{name} takes a sum for each iteration: call {name}.fit(ask), or simulate(parties, defense)")
 
 
 def triangle(matrix: Array) -> Array:

@@ -30,7 +30,7 @@ _CATEGORY: Final = re.compile(r"C\((.+)\)")
 
 @dataclass(frozen=True)
 class Formula:
-    """What a formula says.
+    """A formula as it was read.
 
     Attributes:
         target: name of the column of targets, empty for none.

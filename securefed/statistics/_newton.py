@@ -20,33 +20,24 @@ or I vanishes on the way, some columns tell the outcomes apart entirely: then th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from abc import abstractmethod
+from collections.abc import Generator
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefed._hyperparameters import check_choice, check_integer, check_positive
+from securefed._hyperparameters import check_choice, check_positive
 from securefed._tensors import Array
-from securefed.defenses._chain import Link
-from securefed.errors import CollinearityError, ConfigError, ConvergenceError, SeparationError
+from securefed.errors import CollinearityError, ConfigError, ConvergenceError
 from securefed.parties._summed_tensor import SummedTensor
-from securefed.statistics._design import Design, check_dependence, several_sums, triangle
+from securefed.statistics._design import Design, check_dependence, triangle
 from securefed.statistics._estimate import Estimate, Sums
 from securefed.statistics._fitted import Fitted
+from securefed.statistics._iterations import SETTLED, Iterated, separated, stuck
 from securefed.statistics._moments import symmetric
-from securefed.statistics._one_sum import Rows
-from securefed.statistics._regression import drive
 
 Family = Literal["binomial", "poisson"]
-_SETTLED: Final = 1e-10
-"""Largest last step, in units of z. Newton's steps shrink quadratically: the step before was near 1e-5. At twice or
-half of it the number of iterations is the same."""
-_STUCK: Final = (6, 0.8)
-"""Steps that each are longer than 0.8 of the one before, one after the other, that count as no convergence: under
-separation they approach a constant, else they shrink quadratically. Of 0.95 separated data would be named later, of 0.5
-slow but convergent fits too."""
 
 
 @dataclass(frozen=True)
@@ -161,63 +152,31 @@ means exceed it sits out."""
 
 
 @dataclass(frozen=True)
-class _Newton(Design):
+class _Newton(Iterated):
     """A regression that is fitted by Newton's method.
 
     Attributes:
         robust: whether standard errors are robust (HC0), as for survey weights.
-        iterations: sums at most.
     """
 
-    one_sum: ClassVar[bool] = False
-
     robust: bool = field(default=False, kw_only=True)
-    iterations: int = field(default=25, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("iterations", self.iterations, 2)
         check_positive("target_bound", self.target_bound)
 
     @property
+    @abstractmethod
     def _family(self) -> Family:
-        raise NotImplementedError
+        """Law of the target."""
 
     def step(self, theta: tuple[float, ...]) -> NewtonStep:
         """Return the statistic of one iteration."""
         settings = {one.name: getattr(self, one.name) for one in fields(Design)}
         return NewtonStep(**settings, family=self._family, theta=theta)
 
-    def tensors(self) -> tuple[SummedTensor, ...]:
-        """Raise `ConfigError`: each iteration has a sum of its own."""
-        raise several_sums(self)
-
-    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
-        raise several_sums(self)
-
-    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
-        raise several_sums(self)
-
     def _first(self) -> NewtonStep:
         return self.step(() if self._family == "poisson" else (0.0,) * self.width)
-
-    def fit(self, ask: Callable[[Any], Estimate]) -> Fitted:
-        """Fit by one secure sum for each iteration.
-
-        Args:
-            ask: carries out one secure sum between the parties: takes a statistic (its `terms`, `summand` at each
-                party, `estimate`), and returns its estimate.
-
-        Raises:
-            CollinearityError: columns are linearly dependent.
-            SeparationError: columns tell the outcomes apart.
-            ConvergenceError: no convergence in `iterations`.
-        """
-        return drive(self.fitting(), ask)
-
-    def simulate(self, parties: Sequence[Rows], defense: Link | None = None) -> Fitted:
-        """Fit where all parties' rows are in this process (`Statistic.simulate`)."""
-        return self.fit(lambda statistic: statistic.simulate(parties, defense))
 
     def fitting(self) -> Generator[Any, Any, Fitted]:
         """Yield the statistic of each sum, receive its estimate, and return the fitted model."""
@@ -233,17 +192,13 @@ class _Newton(Design):
             except CollinearityError as error:
                 raise separated(move, names, found) from error
             size, floor = float(np.abs(move).max()), self._floor(found)
-            if size <= max(_SETTLED, 4 * (floor + self._floor(found, "score_noise"))):
+            if size <= max(SETTLED, 4 * (floor + self._floor(found, "score_noise"))):
                 return self._fitted(found, after, size + floor, iteration)
             sizes.append(size)
             if stuck(sizes):
                 raise separated(move, names, found)
             theta = after
-        raise ConvergenceError(
-            f"no convergence in {self.iterations} sums: the last step was {sizes[-1]:.2g} in "
-            f"{largest_moves(move, names)}, in units of the bounds; give more iterations, bounds nearer to the largest "
-            "entries, or a ridge"
-        )
+        raise self._unsettled(move, names)
 
     def _moved(self, theta: Array, found: Estimate, names: tuple[str, ...], *, first: bool) -> tuple[Array, Array]:
         """Return theta after one step, and the step."""
@@ -311,29 +266,3 @@ class PoissonModel(_Newton):
     @property
     def _family(self) -> Family:
         return "poisson"
-
-
-def stuck(sizes: list[float]) -> bool:
-    """Tell whether the last steps have not shrunk."""
-    number, ratio = _STUCK
-    last = sizes[-number - 1 :]
-    return len(last) > number and all(after > ratio * before for before, after in pairwise(last))
-
-
-def largest_moves(move: Array, names: tuple[str, ...]) -> str:
-    """Name the parameters that a step moves."""
-    size = np.abs(move)
-    return ", ".join(name for name, one in zip(names, size, strict=True) if one > 0.2 * size.max())
-
-
-def separated(move: Array, names: tuple[str, ...], found: Estimate) -> SeparationError | ConvergenceError:
-    """Return the error of a likelihood without a maximum, or of one that noise hides."""
-    if found.noise:
-        return ConvergenceError(
-            f"the noise is larger than what the rows tell of {largest_moves(move, names)}: the steps do not shrink; "
-            "leave columns out, declare bounds near the largest entries, or give a ridge"
-        )
-    return SeparationError(
-        f"the outcomes are told apart entirely, over all parties, by {largest_moves(move, names)}: the likelihood has "
-        "no maximum, and the steps do not shrink; leave such columns out, merge rare levels, or give a ridge"
-    )

@@ -1,6 +1,6 @@
-"""What follows from one secure sum over all parties' rows: the terms of the sum, and a run of it in one process.
+"""The base of all results that follow from one secure sum: its terms, and a run of it in one process.
 
-A single statistic (`Statistic`) and several in one exchange (`Together`) are of this kind.
+A single statistic (`Statistic`) and several in one exchange (`Together`) derive from it.
 """
 
 from __future__ import annotations

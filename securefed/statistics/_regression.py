@@ -23,7 +23,7 @@ HC1), 1/2 (HC2) and 1 (HC3), h = w z A^-1 z. With survey weights HC0 is the line
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._design import Design, check_dependence, triangle
 from securefed.statistics._estimate import Estimate, Sums
 from securefed.statistics._fitted import Fitted
+from securefed.statistics._iterations import SeveralSums
 from securefed.statistics._moments import symmetric
 from securefed.statistics._one_sum import Rows
 
@@ -45,7 +46,7 @@ ROBUST: Final = ("", "HC0", "HC1", "HC2", "HC3")
 
 
 @dataclass(frozen=True)
-class LinearRegression(Design):
+class LinearRegression(SeveralSums):
     """Least squares; the value has shape (features,), and `detail["intercept"]` shape ().
 
     The result has scikit-learn's names (`coef_`, `intercept_`), `standard_errors_`, `p_values_` and `summary()`.
@@ -143,18 +144,6 @@ class LinearRegression(Design):
         facts = {one.name: getattr(found, one.name) for one in fields(Estimate)}
         return Fitted(**facts, names=self.parameter_names(), law="t", kind="Least squares")
 
-    def fit(self, ask: Callable[[Any], Estimate]) -> Fitted:
-        """Fit by one secure sum, and a second one for robust standard errors.
-
-        Args:
-            ask: carries out one secure sum between the parties: takes a statistic (its `terms`, `summand` at each
-                party, `estimate`), and returns its estimate.
-
-        Raises:
-            CollinearityError: columns are linearly dependent.
-        """
-        return drive(self.fitting(), ask)
-
     def fitting(self) -> Generator[Any, Any, Fitted]:
         """Yield the statistic of each sum, receive its estimate, and return the fitted model."""
         first: Fitted = yield replace(self, robust="")
@@ -175,9 +164,9 @@ class LinearRegression(Design):
 
     def simulate(self, parties: Sequence[Rows], defense: Link | None = None) -> Fitted:
         """Fit where all parties' rows are in this process (`Statistic.simulate`)."""
-        if not self.robust:
-            return super().simulate(parties, defense)  # type: ignore[return-value]
-        return self.fit(lambda statistic: statistic.simulate(parties, defense))
+        if self.robust:
+            return super().simulate(parties, defense)
+        return Design.simulate(self, parties, defense)  # type: ignore[return-value] # one sum is enough
 
 
 @dataclass(frozen=True)
@@ -231,16 +220,6 @@ class ResidualProducts(Design):
 _ROOM: Final = 4
 """HC2 and HC3 allow leverages up to 1 - 2^-4, which bounds their sum. Up to 1 - 2^-8 the bound, and the rounding, would
 be 256 times as large; up to 1 - 2^-2, rows of small groups would be refused too."""
-
-
-def drive(steps: Generator[Any, Any, Fitted], ask: Callable[[Any], Any]) -> Fitted:
-    """Carry out the sums that a fit asks for, one after the other."""
-    statistic = next(steps)
-    while True:
-        try:
-            statistic = steps.send(ask(statistic))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
 
 
 def _of_noise(sums: Sums, inverse: Array, theta: Array) -> Array:

@@ -50,7 +50,7 @@ def asked(tables: list[Any]) -> tuple[list[SumTerms], Any]:
     return made, ask
 
 
-@pytest.mark.parametrize(
+MODELS = pytest.mark.parametrize(
     "model",
     [
         LogisticModel(**NEWTON, target="readmitted"),
@@ -60,6 +60,9 @@ def asked(tables: list[Any]) -> tuple[list[SumTerms], Any]:
     ],
     ids=lambda model: type(model).__name__,
 )
+
+
+@MODELS
 def test_each_iteration_is_one_sum_between_parties_which_make_it_from_its_terms(model: Any) -> None:
     terms, ask = asked(SITES)
     found = model.fit(ask)
@@ -70,6 +73,16 @@ def test_each_iteration_is_one_sum_between_parties_which_make_it_from_its_terms(
     if not model.one_sum:
         with pytest.raises(ConfigError, match="statistics of one sum"):
             Together(model)
+
+
+@MODELS
+def test_a_model_whose_later_sums_are_over_other_parties_is_refused(model: Any) -> None:
+    """The events of five parties beside the rows at risk of four gave hazard ratios of neither, without a word."""
+    fewer, sums = SITES[:-1], iter(range(99))
+    with pytest.raises(DataError, match=r"sum 2 of this model is over the parties .*, and the first one is over"):
+        model.fit(lambda statistic: statistic.simulate(SITES if next(sums) == 0 else fewer))
+    again = model.fit(lambda statistic: statistic.simulate(fewer))  # the remedy
+    np.testing.assert_array_equal(again.coef_, model.simulate(fewer).coef_)
 
 
 def test_a_summary_names_each_parameter_with_its_tests() -> None:
