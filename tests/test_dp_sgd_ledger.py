@@ -203,6 +203,38 @@ def test_a_training_that_exceeds_its_reservation_makes_the_client_sit_out(tmp_pa
     assert sites[1].epsilon > sites[1].limits.epsilon  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("steps", [STEPS, STEPS + 1])
+@pytest.mark.parametrize("late", [False, True])
+def test_steps_that_no_ledger_counts_are_not_sent(tmp_path: Path, steps: int, late: bool) -> None:
+    """Beyond the reservation and not recorded: refused, or, where a function trains, the client sits out."""
+    site = Site(tmp_path)
+    clients = {0: SumClient(TERMS, 0, ledger=site.ledger), **{i: SumClient(TERMS, i) for i in (1, 2)}}
+    server, training = SumServer(TERMS), site.reserve()
+    server.open(EXAMPLE)
+    while not server.wants_updates:
+        server.receive({i: clients[i].receive(request) for i, request in server.outgoing.items()})
+    given: dict[int, Any] = {0: {"trained": training}, 1: {}, 2: {}}
+    updates = {0: (lambda: site.train(steps)) if late else site.train(steps), 1: EXAMPLE, 2: EXAMPLE}
+
+    def replies() -> dict[int, bytes]:
+        requests = server.outgoing.items()
+        return {i: clients[i].receive(request, updates[i], base=EXAMPLE, **given[i]) for i, request in requests}
+
+    if steps > STEPS and not late:
+        with pytest.raises(ConfigError, match="count them first"):
+            replies()
+        Ledger.open(site.path, site.limits).record(training)  # the remedy, by another process too
+        server.receive(replies())
+        return
+    server.receive(replies())
+    while server.result is None and steps == STEPS:
+        server.receive({i: clients[i].receive(request) for i, request in server.outgoing.items()})
+    if steps > STEPS:
+        with pytest.raises(RoundVoid, match="sat out"):
+            while server.result is None:
+                server.receive({i: clients[i].receive(request) for i, request in server.outgoing.items()})
+
+
 def test_a_training_that_does_not_belong_to_the_exchange_is_refused(tmp_path: Path) -> None:
     site, other = Site(tmp_path), Site(tmp_path, 1)
     server = SumServer(TERMS)

@@ -236,13 +236,17 @@ class Ledger:
             kept = self._book.reserved.get(training.number)
             self._write(self._book.with_trained(ran, training.number))
             self._counted[training.engine] = steps_of(training.engine)
-            if kept is not None and any(key != kept[:2] or number > kept[2] for key, number in ran.items()):
+            if kept is not None and _beyond(ran, kept):
                 self._afford(self._book, cost_of_training(*kept), "training")
 
     def check_training(self, training: Training) -> None:
-        """Raise `ConfigError` for a training that this ledger never reserved."""
+        """Raise `ConfigError` for a training that this ledger never reserved, or of which steps are not counted."""
         if not isinstance(training, Training) or not 0 <= training.number < self._book.trainings:
             raise ConfigError("trained must be a training of this client's ledger: ledger.reserve(engine, ...)")
+        with self._locked():
+            kept = self._read().reserved.get(training.number)
+        if kept is not None and _beyond(training.ran(), kept):
+            raise ConfigError("more steps ran than were reserved; count them first: ledger.record(training)")
 
     @property
     def sums(self) -> SumMemory:
@@ -383,3 +387,8 @@ class Ledger:
                 self._check_there(self.path)
                 raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
             yield
+
+
+def _beyond(ran: Steps, reserved: tuple[float, float, int]) -> bool:
+    """Return whether steps are more than were reserved, or have another noise multiplier or sampling rate."""
+    return any(key != reserved[:2] or number > reserved[2] for key, number in ran.items())

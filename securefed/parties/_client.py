@@ -313,6 +313,7 @@ class SumClient:
             return pending.fault
         try:
             given = structure(update() if callable(update) else update, self.terms)
+            check_trained(self.terms, self._sums, self._trained)  # again: a function may have trained just now
             check_rows(self.terms, given)
             count = number(weight(), "weight") if callable(weight) else weight
             if count > self.terms.largest_weight:
