@@ -1,4 +1,4 @@
-"""What an attack looks for in a client's rows, as coordinates: the Gram matrix of the columns, or their distances.
+"""Coordinates of the matrices that an attack fits to a client's messages: a Gram matrix, or distances of columns.
 
 Many steps depend on the rows X, (rows, features), only through X^T X or through the distances between the columns. Rows
 that mix by an orthogonal matrix then send the same messages, so that a fit of the rows themselves has many solutions.

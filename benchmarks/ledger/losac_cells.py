@@ -23,7 +23,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What the lines call it."""
+        """Name of the cell in the lines of the ledger."""
         return f"{self.method}, T = {self.steps}, M = {self.blocks}"
 
 

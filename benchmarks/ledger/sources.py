@@ -86,7 +86,7 @@ def in_message_layer(module: str) -> bool:
 
 
 def _named(sources: Sources, found: dict[Definition, str]) -> set[Definition]:
-    """What these definitions name, followed or not."""
+    """Return the definitions that these ones name, whether or not the digest follows them."""
     named: set[Definition] = set()
     for where, name in found:
         module = sources.module(where)

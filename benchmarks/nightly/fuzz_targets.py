@@ -53,7 +53,7 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """What it reads: a key of `READERS`."""
+        """Kind of input that the target reads: a key of `READERS`."""
         return self.name.partition(":")[0]
 
     @property

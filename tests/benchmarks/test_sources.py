@@ -34,7 +34,7 @@ LOOKED_UP = {
     ("securefed.datasets._loaders", "load"),
     ("securefed.problems._base", "problems"),
 }
-"""What finds a class or a function by a text at run time: a digest could not follow it."""
+"""Functions that find a class or a function by a text at run time, which a digest could not follow."""
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ OF_A_CODE: Final = (
     f"made of them holds the sum of exactly these rows, also in a sum over all parties: {_ONE_OR_FEW}. Merge the rare "
     "codes with others, or leave the column out."
 )
-"""What a rare value of a column of numbers opens, and what to do."""
+"""The risk of a rare value in a column of numbers, and what to do."""
 TOGETHER: Final[Mapping[str, str]] = {
     kinds.RARE_CATEGORY: "{number} columns have values that few rows hold, the rarest {least}: {names}.",
     kinds.COMBINATION: "{number} combinations of columns single few rows out, the rarest {least}: {names}.",

@@ -106,7 +106,7 @@ def people_in_classes(observed: View, target: Target, truth: Truth) -> ReadPeopl
     """
     if not observed.rounds:
         return None
-    first = replace(observed, rounds=observed.rounds[:1])  # of all clients together, whoever stays away later
+    first = replace(observed, rounds=observed.rounds[:1])  # the sum over all clients; some stay away later
     members = first.members
     found = read_class_sums(first, target, truth, by_class=False) if len(members) > 1 else None
     if found is None:

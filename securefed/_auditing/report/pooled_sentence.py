@@ -29,7 +29,7 @@ _TITLES: Final = {
     _UNTRIED: "What the sums tell of all clients' data together was not attacked{where}.",
 }
 """By verdict on all clients' data under the protection that holds, the sentence."""
-_PEOPLE: Final = "People stand in the sums: the server reads {who}{where}."
+_PEOPLE: Final = "People stand in the sums: the server reads {who}."
 _SOMEBODY: Final = "the row or the label of one person, or the mean of a few"
 
 
@@ -56,7 +56,8 @@ def pooled(report: AuditResult) -> str:
         by_word[_PARTIAL_TOO], by_word[PARTIAL] = by_word[PARTIAL], []
     several = len(report.algorithms) > 1
     said = [_TITLES[word].format(where=_in(group, several)) for word, group in by_word.items() if group]
-    said += [_PEOPLE.format(who=words, where=_in(group, several)) for words, group in people.items()]
+    if people:
+        said.append(_PEOPLE.format(who=listed([f"{words}{_in(group, several)}" for words, group in people.items()])))
     return " ".join(said)
 
 
