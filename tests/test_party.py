@@ -326,3 +326,17 @@ def test_every_command_helps_with_examples(command: str) -> None:
     shown = party(command, "--help")
     assert "Examples:" in shown
     assert f"securefed party {command}" in shown
+
+
+def test_terms_name_the_time_of_an_answer_and_a_site_keeps_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[float | None] = []
+    monkeypatch.setattr("securefed.parties._client.hold", lambda client, arrived, seconds: held.append(seconds))
+    Path("terms.json").unlink()
+    said = agree("--no-base", "--threshold", 2, "--answer-after", 2.5, *identities())
+    assert "A client answers the request for its contribution 2.5 s after it arrived" in said
+    server()
+    for _ in range(3):
+        for client in range(3):
+            contribute(client)
+        server()
+    assert held == [2.5] * 3

@@ -91,7 +91,8 @@ def terms(
     defense: Annotated[str, typer.Option(help="Name of a defence (see `securefed list`).")] = "secure_aggregation",
     defense_settings: DefenseSettings = None,
     threshold: Annotated[
-        int | None, typer.Option(help="Clients that must stay to the end; more than half of them by default.")
+        int | None,
+        typer.Option(help="Clients that must stay; by default more than half of them, and 3 or more."),
     ] = None,
     identity: Annotated[
         list[str] | None,
@@ -116,6 +117,10 @@ def terms(
     base: Annotated[bool, typer.Option(help="Bind each round to a model that all clients were given.")] = True,
     rounds: Annotated[int | None, typer.Option(help="Rounds at most; any number by default.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget, of a defence that adds noise.")] = None,
+    answer_after: Annotated[
+        float | None,
+        typer.Option(help="Seconds that each client takes to answer with its update, so that the time tells nothing."),
+    ] = None,
     encoding: Encoding = "",
     separator: Separator = "",
     decimal: Decimal = "",
@@ -132,6 +137,7 @@ def terms(
         bounds=_bounds(bound or []), metrics=metric or (), largest_weight=largest_weight, base=base,
         local=local or (), rounds=rounds, epsilon=epsilon,
     )  # fmt: skip
+    made = replace(made, answer_after=answer_after)
     data, plan = made.to_bytes(), made.plan  # a plan that cannot be kept is refused here
     if path.exists() and path.read_bytes() != data:
         raise ConfigError(f"{path} holds other terms; the parties may have it already: give another path")
