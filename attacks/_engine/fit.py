@@ -1,4 +1,4 @@
-"""Fit what clients hold to the messages that they sent, by simulating the clients: the one search of all attacks.
+"""Fit what clients hold to the messages that they sent, by simulating the clients, with one search and one proof.
 
 A `Simulation` maps the coordinates x of one client's unknown (its rows, its Gram matrix, distances) to the messages
 of all rounds. Where the attacker observes sums over several clients, each has a simulation and an unknown of its own.

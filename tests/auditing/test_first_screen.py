@@ -20,6 +20,7 @@ from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.outcomes import outcomes
+from securefed._auditing.report.pooled_sentence import pooled
 from securefed._auditing.report.selections import remedies
 from securefed._auditing.report.sureness import gaps, sureness
 from tests.auditing.page import tables, text
@@ -355,3 +356,14 @@ def test_a_secret_that_leaks_in_two_views_is_named_once_by_the_worse_of_them() -
         cell("step", "plain", "sum only", 1.0, "labels"),
     )
     assert decision(made).startswith("Without protection, the server can compute a client's samples and label counts.")
+
+
+def test_people_in_the_sums_of_several_algorithms_stand_in_one_sentence() -> None:
+    cells = []
+    for name, people in (("pca/ssi", "the mean of 3 people (age)"), ("pca/localpower", "the row of one person (ward)")):
+        cells += [cell(name, "plain", "server", 1.0), cell(name, "secure_aggregation", "sum only", 0.0)]
+        cells.append(cell(name, "secure_aggregation", "sum only", 1.0, "people", part=f"{people} of all clients' rows"))
+    said = pooled(report(*cells))
+    assert said.count("People stand in the sums") == 1
+    assert "reads the mean of 3 people (age) in SSI and the row of one person (ward) in LocalPower." in said
+    assert "People" not in pooled(report(*(one for one in cells if one.secret != "people")))  # the control
