@@ -12,13 +12,12 @@ from scipy.stats import chisquare
 from securefed import _catalogue as catalogue
 from securefed._messages import Aggregate
 from securefed._public import Public
-from securefed._runtime.client_sampling import check_sampler, uniform, unpredictable
 from securefed._runtime.cohort_secrecy import check_cohort_secrecy
+from securefed._runtime.cohorts import uniform, unpredictable
 from securefed._runtime.federation import Federation
-from securefed._runtime.privacy_checks import samples_clients
+from securefed._runtime.sampling_checks import check_sampling, samples_clients
 from securefed._runtime.terms import Terms
 from securefed.algorithms._optimization import FedAvg, Scaffold
-from securefed.algorithms._optimization.dsgd import DSGD
 from securefed.algorithms._pca import SSI
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
@@ -60,18 +59,22 @@ def test_a_secret_draw_is_not_repeated_and_a_seeded_one_is() -> None:
 
 
 def test_a_sampler_that_is_not_drawn_is_refused() -> None:
-    here, plain = public(), DSGD()
-    check_sampler("full", here, lambda round: (0,), plain)
-    check_sampler(FixedSizeSampling(3, 6), here, None, plain)
+    def drawn(sampler: Any, *, chosen: bool = False) -> None:
+        noise = clip(1.0) if sampler is None else chain(clip(1.0), gaussian(1.0, sampler=sampler))
+        check_sampling(chain(noise, secure_aggregation()), 3, 6, chosen=chosen)
+
+    drawn(None, chosen=True)
+    drawn("full", chosen=True)
+    drawn(FixedSizeSampling(3, 6))
     for sampler, message in (
         (PoissonSampling(0.5), "fixed size"),
         (FixedSizeSampling(2, 6), "not this"),
         (FixedSizeSampling(3, 7), "not this"),
     ):
         with pytest.raises(ConfigError, match=message):
-            check_sampler(sampler, here, None, plain)
+            drawn(sampler)
     with pytest.raises(ConfigError, match="a schedule or a selection"):
-        check_sampler(FixedSizeSampling(3, 6), here, lambda round: (0, 1, 2), plain)
+        drawn(FixedSizeSampling(3, 6), chosen=True)
 
 
 # What a result says of who took part

@@ -255,8 +255,8 @@ def test_a_server_gets_one_sum_of_a_party_s_rows_and_not_a_second_one_to_subtrac
             with pytest.raises(ConfigError, match="rounds"):
                 server.open(cohort=(0, 1, 2))
             server.terms = replace(terms, rounds=None)  # a server that does not keep to them: its clients do
-            server._engine.history.clear()
-            server._engine.given_up = 1
+            server._sums.history.clear()
+            server._sums.given_up = 1
             server.terms.__dict__["digest"] = terms.digest
             with pytest.raises(RoundVoid, match="the terms have 1 rounds"):
                 play(server, clients, mine, cohort=(0, 1, 2))

@@ -22,7 +22,7 @@ CARRIES = ("_costs", "_extras", "_lazy", "_messages", "_persistence", "_registry
 MESSAGE_LAYER = tuple(f"securefed.{part}" for part in (*CARRIES, "defenses", "parties"))
 FOLDERS = ("securefed", "attacks", "defenses", "benchmarks")
 """Where code lies that an experiment may run."""
-COHORTS = ("securefed._runtime.client_sampling", "uniform")
+COHORTS = ("securefed._runtime.cohorts", "uniform")
 """Draws the clients of a round, which decide a figure wherever not all take part."""
 
 

@@ -3,9 +3,9 @@
 A checkpoint holds the server's state, and of the clients that are simulated in its process everything but their data.
 Those clients enrol again with their data, and their saved states replace the fresh ones. Keys are not saved: a resumed
 run makes new keys and continues the numbers of exchanges (attempts at a sum), so that no key or noise is ever used
-twice. The round engine writes and reads it. The file holds, N being an exchange's number and I a client's id:
+twice. `Server` writes and reads it. The file holds, N being an exchange's number and I a client's id:
 
-    format, run, loop      version of this table; public facts of the run; `RoundEngine.counters`
+    format, run, loop      version of this table; public facts of the run; `Server.counters`
     server/...             the algorithm's state
     followed, announced    the numbers N of the next two lines
     followed/N/...         the broadcast that followed from exchange N
@@ -112,7 +112,7 @@ class Checkpoint:
                 # the client accepted; it accepts only later ones. The round that the run died in is opened again from
                 # its first attempt, so this order starts anew. That is safe, for no exchange NUMBER is answered twice:
                 # `last_round` is kept, and the engine writes a checkpoint that reserves numbers before it uses them,
-                # also between the writes of `every`, and goes on above all reserved ones (`RoundEngine._take_number`).
+                # also between the writes of `every`, and goes on above all reserved ones (`Server._next_number`).
                 node.state = replace(state, place=BEFORE_ALL)
             by_exchange: dict[str, dict[int, Tensors]] = {
                 name: {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}

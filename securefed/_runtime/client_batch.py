@@ -53,7 +53,7 @@ class ClientBatch:
                 out |= {party: self._nodes[party].compute(waiting[party]) for party in parties}
                 continue
             states = [waiting[party].state.committed for party in parties]
-            rngs = [waiting[party].rng for party in parties]
+            rngs = [self._nodes[party].rng(waiting[party]) for party in parties]
             computed: Sequence[ComputedContribution]
             try:
                 computed = algorithm.contribute_together(states, waiting[parties[0]].broadcast, rngs)

@@ -3,24 +3,24 @@
 An exchange makes one sum. After its upload a client does not know whether the sum counted it, and keeps two states: the
 committed one, and a tentative one that holds if it was counted. A later message of the server says which exchange
 counted the client last, with the broadcast that followed from that sum where the algorithm needs it, and with the sum
-itself where the client checks it. `ClientNode` passes such messages here: it calls `followed` and `check` while it
-checks the message, and then `commit`.
+itself where the client checks it. `SumNode` passes such messages here: it calls `followed` and `check` while it checks
+the message, and then `commit`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from securefed._messages import ClientId, Message
 from securefed._persistence.packing import unnest
-from securefed._runtime.client_state import ClientNodeState
+from securefed._runtime.client_state import ClientNodeState, has_memory
 from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.exchange_plans import ExchangePlans
-from securefed._runtime.message_schema import MessageSchema
-from securefed._runtime.privacy_checks import has_memory
+from securefed._runtime.sum_facts import SumSchema
 from securefed._tensors import Tensors
-from securefed.algorithms._base import RoundOutcome
 from securefed.defenses._capabilities import SupportsVerification
 from securefed.errors import ContradictionError, SecureFedError
 
@@ -33,16 +33,19 @@ class ClientCommits:
 
     Attributes:
         client: the client's id.
-        schema: names, shapes and types of the messages' tensors, and the algorithm.
+        schema: names, shapes and types of the messages' tensors.
         plans: the plans of the client's exchanges. `plans.hide_absence` is true where the defence lets a client that
             has no contribution upload a stand-in, so that the server does not learn of it.
         verifying: the aggregation, if its clients check the sums that counted them; else `None`.
+        advance: makes the committed state of a tentative one, from the broadcast that followed from its sum (`None`
+            where none is needed).
     """
 
     client: ClientId
-    schema: MessageSchema
+    schema: SumSchema
     plans: ExchangePlans
     verifying: SupportsVerification | None
+    advance: Callable[[Any, Tensors | None], Any]
 
     def followed(self, message: Message, broadcast: Tensors) -> Tensors | None:
         """Return the broadcast that followed from the exchange that counted this client; `None` if it needs none.
@@ -54,7 +57,7 @@ class ClientCommits:
         Raises:
             MalformedError: it is no broadcast of this run.
         """
-        if not self.schema.algorithm.needs_outcome:
+        if not self.schema.needs_outcome:
             return None
         followed = unnest("commit/broadcast", message.body) or broadcast
         self.schema.check_broadcast(message.sender, followed)
@@ -92,7 +95,7 @@ class ClientCommits:
     ) -> tuple[ClientNodeState, Exception | None]:
         """Commit the tentative state if `counted`, the last exchange that counted this client, is its own, or drop it.
 
-        If the algorithm's `commit` fails, now or before, the client is stuck: its last valid state lacks a contribution
+        If `advance` fails, now or before, the client is stuck: its last valid state lacks a contribution
         that the server's sums hold. Where the defence hides absences, the server must not learn of that. So the client
         notes the exchange as counted all the same; else `check` would refuse every later message.
 
@@ -112,8 +115,7 @@ class ClientCommits:
             if state.stuck:
                 raise SecureFedError("a round that counted this client could not be committed before")
             if commits and not state.absent:  # an absent client uploaded a stand-in, which changes no state
-                committed = self.schema.algorithm.commit(state.tentative, RoundOutcome(True, followed))
-                settled = replace(settled, committed=committed)
+                settled = replace(settled, committed=self.advance(state.tentative, followed))
             return settled, None
         except Exception as error:
             if not self.plans.hide_absence:

@@ -8,12 +8,12 @@ algorithm and the defence remember of earlier exchanges. Keep them on the client
 others can read the disk. The bytes hold:
 
     version, run, client, terms    whose state it is: `thaw` compares them. `terms` is the text of what all parties
-                                   agreed on: algorithm, defence, public facts and seed
+                                   agreed on (`SumNode.terms`)
     exchange, header               number and `ExchangeHeader` of the current exchange, where there is one
     protocol/...                   its protocol's state, with secrets
     node/...                       fields of `ClientNodeState` but for those marked local, such as the last exchange
                                    that the client took part in, and the defence's memory
-    committed/...                  the algorithm's state after the last contribution that the server said it counted
+    committed/...                  what the client contributes from, after the last contribution that a sum counted
     tentative/...                  the same after a contribution since then, which may count or not
     sums/...                       of which sums its data are part, where no ledger of its own remembers them
 
@@ -27,18 +27,18 @@ from dataclasses import replace
 from typing import Any, Final
 
 from securefed._persistence.packing import nest, pack, restore, unnest
-from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientNodeState
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.exchange_schedule import BEFORE_ALL
 from securefed._runtime.sum_memory import SumMemory
+from securefed._runtime.sum_node import SumNode
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import DataError, StorageError
 
 VERSION: Final = 4
 
 
-def learned_of(node: ClientNode) -> dict[str, Array]:
+def learned_of(node: SumNode) -> dict[str, Array]:
     """Pack the part of a state that outlives an exchange: no session, no protocol secrets, no data of the client."""
     state = node.state
     tensors = nest("node", pack(state)) | nest("committed", pack(state.committed))
@@ -47,7 +47,7 @@ def learned_of(node: ClientNode) -> dict[str, Array]:
     return tensors | (nest("tentative", pack(state.tentative)) if state.tentative is not None else {})
 
 
-def with_learned(node: ClientNode, tensors: Tensors) -> ClientNodeState:
+def with_learned(node: SumNode, tensors: Tensors) -> ClientNodeState:
     """Return a freshly enrolled client's state with the learned part replaced by what `learned_of` returned.
 
     The tentative state is the one after the client's last contribution, which no server has confirmed yet.
@@ -63,7 +63,7 @@ def with_learned(node: ClientNode, tensors: Tensors) -> ClientNodeState:
     return replace(state, committed=restore(template, unnest("committed", tensors)), tentative=tentative)
 
 
-def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
+def freeze(node: SumNode, *, learned: bool = False) -> bytes:
     """Write the node's whole state to bytes, the current exchange included. Inverse: `thaw`.
 
     Args:
@@ -80,7 +80,7 @@ def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
     return encode(tensors, header)
 
 
-def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None:
+def thaw(node: SumNode, frozen: bytes, *, resumes: str | None = None) -> None:
     """Restore a state that `freeze` wrote for the same client.
 
     Args:

@@ -1,37 +1,47 @@
 """State that a client keeps between messages, and between a request for an upload and its answer.
 
-An upload may be lost on the way. So a client keeps two states of its algorithm: the committed one, which agrees with
-the server's sums, and the tentative one, as it is if the last upload counts. A later request lists which exchange
-counted the client last, that is, has its contribution in the sum; if it is the tentative one's, that becomes the
-committed state, and else it is dropped. An exchange is the making of one sum. Its messages carry its number, which the
-fields below call a round (`tentative_round`, `last_round`): a training round that is repeated has several.
+An upload may be lost on the way. So a client keeps two states of what it contributes from: the committed one, which
+agrees with the server's sums, and the tentative one, as it is if the last upload counts. A later request lists which
+exchange counted the client last, that is, has its contribution in the sum; if it is the tentative one's, that becomes
+the committed state, and else it is dropped. An exchange is the making of one sum. Its messages carry its number, which
+the fields below call a round (`tentative_round`, `last_round`): a training round that is repeated has several.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, Final
 
 import numpy as np
 
 from securefed._messages import Message
-from securefed._persistence.packing import local
+from securefed._persistence.packing import local, pack
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.exchange_schedule import BEFORE_ALL, ExchangePosition
 from securefed._tensors import Array, Tensors
-from securefed.algorithms._capabilities import SupportsPrivacyCost
 from securefed.defenses._base import Session
+
+_EMPTY: Final = "nmt"
+"""Kinds of packed fields that hold no value of their own: n none, m mapping, t tuple. `pack` stores a field `x` under
+the name `x:KIND`, so that the last letter of the name is its kind.
+"""
+
+
+@dataclass(frozen=True)
+class NothingKept:
+    """The state of a client whose contributions are computed elsewhere: it keeps nothing from one to the next."""
 
 
 @dataclass(frozen=True)
 class ClientNodeState:
-    """State that a client (`ClientNode`) keeps between messages; fields marked local are not packed with the rest.
+    """State that a client (`SumNode`) keeps between messages; fields marked local are not packed with the rest.
 
     Attributes:
-        committed: the algorithm's state after the last contribution that is known to be in a sum.
+        committed: what it contributes from, after the last contribution that is known to be in a sum; of an algorithm's
+            client, the algorithm's state.
         committed_round: the exchange of that contribution; -1 before the first.
-        followed: digest of the broadcast that followed from that exchange. An algorithm whose client updates its state
-            from that broadcast is given it again with a later request, and the digest shows that it is the same one.
+        followed: digest of the broadcast that followed from that exchange. A client that updates its state from that
+            broadcast is given it again with a later request, and the digest shows that it is the same one.
         tentative: the state after its last contribution, not committed yet.
         tentative_round: the exchange of that contribution.
         last_round: the newest exchange that was opened here, or the number of a later message outside any exchange. A
@@ -48,7 +58,7 @@ class ClientNodeState:
         sum_key: key that checks the sum of exchange `tentative_round`; empty where sums are not checked.
     """
 
-    committed: Any = local(repr=False)
+    committed: Any = local(default=NothingKept(), repr=False)
     committed_round: int = -1
     followed: bytes = b""
     tentative: Any = local(default=None, repr=False)
@@ -74,16 +84,14 @@ class ClientNodeState:
         return self.place[1] == 1
 
 
-def with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> ClientNodeState:
-    """Add the privacy cost of a computed contribution to both states, so that resuming from either keeps it.
+def has_memory(state: Any) -> bool:
+    """Tell whether a client's state holds anything that its data, settings and seed do not determine.
 
-    Args:
-        state: the client's state before the upload.
-        algorithm: trains with noise of its own (DP-SGD), and counts its cost in its states.
-        computed: the algorithm's state after the contribution, which holds the new cost.
+    A state that cannot be packed (a user's own class may keep any object) counts as one that does.
     """
-    tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
-    return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
+    if state is None or not is_dataclass(state):
+        return state is not None
+    return any(name[-1] not in _EMPTY for name in pack(state))
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,6 @@ class PendingUpload:
             invited client; a fingerprint of the list enters the uploads, so that clients which were sent different
             lists are not summed.
         broadcast: what the contribution is computed from.
-        rng: generator for mini-batches and the like.
         fault: the error because of which there will be no contribution, if it is known before computing.
         source: digest of what the contribution is computed from (`UploadContext.source`).
     """
@@ -106,7 +113,6 @@ class PendingUpload:
     state: ClientNodeState
     counted: int
     broadcast: Tensors
-    rng: np.random.Generator
     fault: Exception | None = None
     source: bytes = b""
 

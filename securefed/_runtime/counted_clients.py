@@ -2,7 +2,7 @@
 
 An exchange makes one sum; it counted a client if the client's contribution is in the sum. A client commits the state
 after its last contribution only if it learns that this was counted, and some algorithms' clients also need the
-broadcast that followed from that sum (dual variables, for instance). The server's round engine keeps this record.
+broadcast that followed from that sum (dual variables, for instance). `SumRun` keeps this record.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An exchange makes one sum of the clients' uploads. Its plan states how the defence makes that sum: for each tensor the
 norm to which it is clipped, its fixed-point step and the width of the integers that are added, and for the protocol its
 stages, threshold and bytes. Server and clients each derive the plan by themselves from the same facts, so that a server
-cannot give a client another one. A client (`ClientNode`) asks for the plan when a request opens an exchange.
+cannot give a client another one. A client (`SumNode`) asks for the plan when a request opens an exchange.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from securefed._runtime.exchange_header import TRAIN, ExchangeHeader
-from securefed._runtime.message_schema import MessageSchema
+from securefed._runtime.sum_facts import SumSchema
 from securefed.defenses._base import Defense, Plan, has_indicator
 
 
@@ -19,11 +19,11 @@ class ExchangePlans:
     """The plans of one client's exchanges. Deriving one takes milliseconds, so the newest is kept.
 
     Args:
-        schema: the tensors that clients upload, and the public facts: the cohort, and bounds of the data.
+        schema: the tensors that clients upload with their bounds, and the planned cohort.
         defense: protects the contributions in messages; it makes the plans.
     """
 
-    def __init__(self, schema: MessageSchema, defense: Defense) -> None:
+    def __init__(self, schema: SumSchema, defense: Defense) -> None:
         self._schema, self._defense = schema, defense
         self._newest: tuple[object, Plan] | None = None  # what the newest plan was derived from, and the plan
 
@@ -45,7 +45,7 @@ class ExchangePlans:
             if header.kind == TRAIN and not doublings and learned == self._defense.start(layout):
                 plan = self.training
             else:
-                cohort = self._schema.public.cohort
+                cohort = self._schema.cohort
                 plan = self._defense.plan(layout, cohort, range_doublings=doublings, learned=learned)
             self._newest = facts, plan
         return self._newest[1]
@@ -53,7 +53,7 @@ class ExchangePlans:
     @cached_property
     def training(self) -> Plan:
         """The plan of the first training exchange, before any doubling of the bounds."""
-        return self._defense.plan(self._schema.layouts[TRAIN], self._schema.public.cohort)
+        return self._defense.plan(self._schema.layouts[TRAIN], self._schema.cohort)
 
     @cached_property
     def hide_absence(self) -> bool:

@@ -1,17 +1,9 @@
-"""Run the round loop of a server, over clients that any transport reaches.
+"""Run a federated algorithm over clients that any transport reaches: a loop over sums.
 
 A round asks a cohort of clients for one secure sum and makes the algorithm's server step from it. Such a sum is an
 exchange; the server repeats it if it was void. `Federation` is this server with its clients in the same process;
-`flower.serve` runs it over Flower. The base class `RoundEngine` holds the state of the run and its rules, and sends
-nothing. This file uses these fields of it:
-
-    _server                   the algorithm's server state
-    _counted                  for each client the last exchange whose sum counted it, which requests tell the client
-    _exchanges                the number of the next exchange
-    _reserved                 the checkpoint on disk allows this process all numbers below this one
-    tried                     by (round, kind), the attempts at the last sum, those before a `RoundVoid` included
-    _secret_cohorts           whether privacy requires that the cohort be drawn unpredictably
-    _keep                     whether the transcript keeps messages
+`flower.serve` runs it over Flower. `SumRun` makes the sums; the broadcast is what contributions are computed from, and
+what followed from a sum is the next one.
 """
 
 from __future__ import annotations
@@ -19,30 +11,41 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from securefed._hyperparameters import check_integer
-from securefed._messages import ClientId, Transcript
+from securefed._messages import ROTATED, Aggregate, ClientId, Transcript
+from securefed._runtime.checkpoint import Checkpoint
 from securefed._runtime.client import COMMIT, REVEAL, ClientNode
-from securefed._runtime.client_sampling import by_revealed, selecting, uniform
+from securefed._runtime.client_selection import by_revealed, revealed_scalars, selecting, with_disclosures
+from securefed._runtime.cohorts import scheduled, uniform, unpredictable
 from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_header import EVALUATE, TRAIN
 from securefed._runtime.exchange_schedule import ExchangeSchedule
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult
 from securefed._runtime.privacy_checks import check_evaluation
-from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.terms import Terms
+from securefed._runtime.sampling_checks import check_privacy
+from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun
+from securefed._runtime.terms import Terms, new_run
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Tensors
 from securefed._transports.base import Transport
-from securefed.defenses._base import Plan
-from securefed.errors import ConfigError, SecureFedError
+from securefed.defenses._base import Defense, Plan
+from securefed.errors import ConfigError, DivergenceError, SecureFedError
 
 Progress = Callable[[RoundHistory], None]
 """Function that is called with each completed round."""
+_START_STREAM = 2**32 - 2
+"""Separates the random stream of the first state from clients' and cohorts' streams of the same seed."""
+_RESERVED = 64
+"""Exchange numbers that a checkpoint reserves at a time, with one write; a resumed run skips what is left of them.
+
+A number must never be used twice, also after a crash; half as many would take twice as many writes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +86,7 @@ class Result(ShapeRepr):
         return "\n".join(lines)
 
 
-class Server(RoundEngine):
+class Server(SumRun):
     """Runs an algorithm over clients that a transport reaches.
 
     Args:
@@ -109,8 +112,42 @@ class Server(RoundEngine):
         nodes: Mapping[ClientId, ClientNode] | None = None,
     ) -> None:
         options = (options or RunOptions()).with_defaults(checkpoint_every=10, keep_transcript=True)
-        super().__init__(terms, run, options, nodes or {})
+        self.algorithm, self.public, self.seed = terms.algorithm, terms.public, terms.seed
+        self._terms, self._options, self.nodes = terms, options, dict(nodes or {})
+        plan = terms.defense.plan(terms.schema.layouts[TRAIN], self.public.cohort)
+        self.plan = with_disclosures(plan, self.algorithm, self.public)
+        chosen = options.schedule is not None or bool(revealed_scalars(self.algorithm))
+        sizes = self.public.cohort, self.public.clients
+        # whether privacy requires that the cohort be drawn unpredictably
+        self._secret_cohorts = check_privacy(terms.defense, plan, options.budget, *sizes, chosen=chosen)
+        self._keep = bool(options.keep_transcript)
+        meta = self._meta(terms.defense)
+        super().__init__(
+            terms, Transcript(run or new_run(), meta), max_void=options.max_void, budget=options.budget,
+            keep=self._keep,
+        )  # fmt: skip
         self._coordinator = Coordinator(transport, self.log, options.timeout)
+        self.state: Any = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
+        """The algorithm's server state."""
+        self._reserved = 0  # the checkpoint on disk reserves the numbers below this one for this process
+        self._checkpoint = self._open_checkpoint(options)
+        self.resumes: str | None = None
+        """The run that this one resumes; `None` for a new run."""
+        if self._checkpoint is not None and self._checkpoint.path.exists():
+            self._resume(self._checkpoint)
+
+    def _open_checkpoint(self, options: RunOptions) -> Checkpoint | None:
+        if options.checkpoint is None:
+            return None
+        if options.seal is None and self.plan.verified and self.nodes:
+            raise ConfigError(
+                "verify=True has clients keep a key between rounds, which a checkpoint must not hold in clear: give a "
+                "seal (Seal.from_file), or run without a checkpoint"
+            )
+        if options.seal is not None and not Path(options.checkpoint).exists():
+            options.seal.check_never_written("checkpoint", Path(options.checkpoint))
+        assert options.checkpoint_every is not None
+        return Checkpoint(Path(options.checkpoint), options.checkpoint_every, options.seal)
 
     def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
         """Run until `rounds` training rounds are complete, and write the checkpoint also where an error ends the run.
@@ -135,14 +172,14 @@ class Server(RoundEngine):
         if evaluate_every:
             check_evaluation(self.plan, self.algorithm)
         self._agree(evaluate_every)
-        stopped = self.algorithm.finished(self._server)
+        stopped = self.algorithm.finished(self.state)
         try:
             while len(self._history) < rounds and stopped is None:
                 entry = self._round()
                 self._history.append(entry)  # before the evaluation: should that fail, the round is complete
                 if evaluate_every and len(self._history) % evaluate_every == 0:
                     entry = self._history[-1] = replace(entry, metrics=self._evaluate())
-                stopped = self.algorithm.finished(self._server)
+                stopped = self.algorithm.finished(self.state)
                 # Under Paillier, also with a threshold, this fills the pool of encryption randomness for the next
                 # upload, which no checkpoint holds; masks cannot be computed between rounds.
                 if self._options.prepare and stopped is None:
@@ -224,7 +261,7 @@ class Server(RoundEngine):
         """Sum one contribution of each client, repeating void exchanges."""
         pending = PendingSum(kind, self.choose_cohort(kind))
         while True:
-            exchange = self.attempt(pending)
+            exchange = self.attempt(pending, self.next_broadcast())
             try:
                 summed = self._coordinator.exchange(exchange)
             except VOIDING as error:
@@ -233,16 +270,49 @@ class Server(RoundEngine):
             self.completed(exchange, summed)
             return summed, tuple(pending.void)
 
+    def next_broadcast(self) -> Tensors:
+        """Return what the next exchange tells its clients; the deviating server of an audit overrides this method."""
+        return self.algorithm.broadcast(self.state)
+
+    def combine(self, summed: ExchangeResult) -> None:
+        """Make the algorithm's server step from a training sum.
+
+        Raises:
+            DivergenceError: the new model is not finite; the state before stays.
+        """
+        record = summed.record
+        with np.errstate(all="ignore"):
+            # `plan.added` names tensors that the defence adds to each contribution, for itself
+            released = {name: value for name, value in record.released.items() if name not in summed.plan.added}
+            server = self.algorithm.combine(self.state, Aggregate(released, record.survivors))
+            if server is None:
+                raise ConfigError(f"{type(self.algorithm).__name__}.combine must return the new server state; got None")
+            broadcast = self.algorithm.broadcast(server)
+        self._guard(broadcast)
+        self.state, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)
+        self.counted(summed, broadcast)
+
+    def _guard(self, broadcast: Tensors) -> None:
+        for name, value in broadcast.items():
+            if not np.isfinite(value).all():
+                raise DivergenceError(
+                    f"round {len(self._history)}: {name!r} is not finite any more; lower the step size, "
+                    "or start from data of a smaller range"
+                )
+
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
         """Choose the clients that a sum invites first; an algorithm may select them by scalars that they reveal."""
-        chooser = selecting(self.algorithm)
-        # the caller's schedule names the cohort itself, and one drawn in secret must not follow from revealed scalars
-        if kind != TRAIN or chooser is None or self._options.schedule is not None or self._secret_cohorts:
-            return super().choose_cohort(kind)
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
+        # the caller's schedule names the cohort itself, and one drawn in secret must not follow from revealed scalars
+        if self._options.schedule is not None:
+            return scheduled(self._options.schedule(round), everyone, size)
+        if self._secret_cohorts:
+            return unpredictable(everyone, size)
+        if kind != TRAIN or (chooser := selecting(self.algorithm)) is None:
+            return uniform(everyone, size, self.seed, round)
         candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
         # clients compute the scalars from the current model
-        return by_revealed(chooser, self._ask(REVEAL, candidates, self.algorithm.broadcast(self._server)), size, round)
+        return by_revealed(chooser, self._ask(REVEAL, candidates, self.algorithm.broadcast(self.state)), size, round)
 
     def _ask(self, stage: str, clients: Iterable[ClientId], broadcast: Tensors) -> dict[ClientId, Tensors]:
         """Send clients the broadcast outside any exchange, and return their replies.
@@ -263,7 +333,7 @@ class Server(RoundEngine):
     def _result(self, stopped: str | None) -> Result:
         """Tell all clients how the last sum that counted them ended, so that they commit, and collect the result."""
         counted = sorted(self._counted.exchanges)
-        confirmed = self._ask(COMMIT, counted, self.algorithm.broadcast(self._server))
+        confirmed = self._ask(COMMIT, counted, self.algorithm.broadcast(self.state))
         return self._rounds_so_far(stopped, tuple(client for client in counted if client not in confirmed))
 
     def _rounds_so_far(self, stopped: str | None, uncommitted: tuple[ClientId, ...] | None = None) -> Result:
@@ -275,7 +345,54 @@ class Server(RoundEngine):
         """
         if uncommitted is None:
             uncommitted = tuple(sorted(self._counted.exchanges))
-        broadcast = self.algorithm.broadcast(self._server)
+        broadcast = self.algorithm.broadcast(self.state)
         self.transcript.output = broadcast
         personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
         return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, uncommitted)
+
+    def _next_number(self, *, write: bool = False) -> int:
+        """Take the next number, of an exchange or of messages outside one; it is on disk before it is used.
+
+        Args:
+            write: whether to write the checkpoint even where it reserves the number already.
+        """
+        number = super()._next_number()
+        if self._checkpoint is not None and (write or number >= self._reserved):
+            self._reserved = number + _RESERVED
+            self._save(self._checkpoint)
+        return number
+
+    def _meta(self, defense: Defense) -> dict[str, Any]:
+        """Public facts of the run, in JSON values."""
+        privacy = self.plan.privacy  # `noise_survivors`: above 0 where clients add the noise, to rotated vectors
+        return {
+            "algorithm": repr(self.algorithm),
+            "defense": defense.name,
+            "clients": self.public.clients,
+            "cohort": self.public.cohort,
+            "features": self.public.features,
+            "feature_bound": self.public.feature_bound,
+            "settings": repr(defense),
+            "rows": list(self.public.rows),
+            "reveals": list(revealed_scalars(self.algorithm)),
+            ROTATED: [tensor.name for tensor in self.plan.tensors] if privacy and privacy.noise_survivors else [],
+            "seed": self.seed,
+        }
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        meta, loop = self._meta(self.defense), self.counters()
+        checkpoint.save(meta, loop, self.state, self._counted.followed, self._counted.announced, self.nodes)
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counters of the round loop; a resumed run uses no number that this one may use."""
+        return super().counters() | {"exchanges": max(self._exchanges, self._reserved)}
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        meta = self._meta(self.defense)
+        loop, self.state, followed, announced = checkpoint.load(meta, self.state, self.nodes)
+        self.resumes = loop["run"]
+        # the last exchange that a client answered; a crash may leave the clients' files newer than the checkpoint
+        newest = max((node.state.last_round for node in self.nodes.values()), default=-1)
+        self.continue_from(loop, followed, announced)
+        self._exchanges = max(self._exchanges, newest + 1)
+        self.transcript.missing = len(self._history)

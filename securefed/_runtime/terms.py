@@ -10,7 +10,6 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,14 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._runtime.client import ClientNode
-from securefed._runtime.client_sampling import check_no_noise, check_reveal
+from securefed._runtime.client_selection import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.exchange_schedule import MAX_VOID, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
-from securefed._runtime.message_limits import MessageLimits
 from securefed._runtime.message_schema import MessageSchema
-from securefed._runtime.privacy_checks import check_evaluation, check_sampling
+from securefed._runtime.privacy_checks import check_evaluation, check_secret_cohorts
+from securefed._runtime.sampling_checks import check_sampling
+from securefed._runtime.sum_facts import SumFacts
 from securefed._runtime.sum_memory import SumRule
 from securefed.algorithms._base import Algorithm
 from securefed.datasets._base import Dataset
@@ -36,29 +36,23 @@ from securefed.defenses._secure_aggregation.double_masking import SecureAggregat
 from securefed.errors import DataError
 
 
-@dataclass(frozen=True)
-class Terms:
-    """One algorithm, one defence, the public facts and the seed; made and checked by `of`.
+@dataclass(frozen=True, kw_only=True)
+class Terms(SumFacts):
+    """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`.
 
     Attributes:
         algorithm: the method with its hyper-parameters.
-        defense: protects the contributions in messages.
         public: the public facts.
         seed: seeds initial states, cohorts and mini-batches.
-        schema: the tensors of every message, derived from the rest.
         reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
-        exchanges: which sums the run makes, and how often each may be attempted; a client refuses others.
-        rule: which sums a client lets out beside earlier ones of its data.
+        schema: the tensors of every message, derived from algorithm and public facts.
     """
 
     algorithm: Algorithm[Any, Any]
-    defense: Defense
     public: Public
     seed: int
-    schema: MessageSchema
     reveals: bool
-    exchanges: ExchangeSchedule = ExchangeSchedule()
-    rule: SumRule = SumRule()
+    schema: MessageSchema
 
     @classmethod
     def of(
@@ -98,7 +92,8 @@ class Terms:
         layer = as_defense(defense)
         reveals = check_reveal(algorithm, layer, reveal)
         schema = MessageSchema.of(algorithm, public)
-        check_sampling(layer, public, None, algorithm)
+        check_sampling(layer, public.cohort, public.clients, chosen=bool(revealed_scalars(algorithm)))
+        check_secret_cohorts(layer, algorithm, public)
         if reveals or evaluate_every:
             plan = layer.plan(schema.layouts[TRAIN], public.cohort)
             if reveals:
@@ -106,7 +101,10 @@ class Terms:
             if evaluate_every:
                 check_evaluation(plan, algorithm)
         exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
-        return cls(algorithm, layer, public, seed, schema, reveals, exchanges, rule or rule_of(layer))
+        return cls(
+            algorithm=algorithm, defense=layer, public=public, seed=seed, schema=schema, reveals=reveals,
+            exchanges=exchanges, rule=rule or rule_of(layer),
+        )  # fmt: skip
 
     def node(
         self,
@@ -174,12 +172,6 @@ class Terms:
             f"client {client} {given}, and the public facts say {numbering(agreed, None)}; load its rows with "
             f"load(..., classes={list(agreed)!r}){remedy}"
         )
-
-    @cached_property
-    def limits(self) -> MessageLimits:
-        """The longest message of the run, for parties that receive bytes."""
-        plan = self.defense.plan(self.schema.layouts[TRAIN], self.public.cohort)
-        return MessageLimits.of(plan, sum(8 * spec.size for spec in self.schema.broadcast))
 
     @property
     def digest(self) -> str:

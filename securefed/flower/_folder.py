@@ -22,8 +22,8 @@ from securefed._persistence.packing import from_bytes
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import thaw
+from securefed._runtime.client_state import has_memory
 from securefed._runtime.ledger import Ledger
-from securefed._runtime.privacy_checks import has_memory
 from securefed.errors import ConfigError, ContradictionError, StorageError
 
 _KIND: Final = "client's state"

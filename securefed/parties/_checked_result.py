@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from securefed._messages import SERVER
-from securefed._runtime.client import ClientNode
+from securefed._runtime.sum_node import SumNode
 from securefed._tensors import Array, decode
 from securefed.defenses._base import without_indicator_tensor
 from securefed.defenses._capabilities import SupportsVerification
@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 
 def checked_result(
-    terms: SumTerms, node: ClientNode | None, result: SumResult, base: dict[str, Array] | None
+    terms: SumTerms, node: SumNode | None, result: SumResult, base: dict[str, Array] | None
 ) -> SumResult:
     """Return the result that follows from the announced sum, if it passes the check and the published one equals it.
 

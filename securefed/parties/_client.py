@@ -3,7 +3,7 @@
 A round makes one sum of the clients' updates. It takes one attempt (an exchange), or several where attempts are void;
 each goes in stages, such as keys, shares, upload and unmasking, with one request and reply for each client. Only the
 request for the upload needs the update. A user's training loop holds one `SumClient` at each client and passes it every
-request that comes. `ClientNode` does the protocol; this class reads updates, weights and the base (the model that the
+request that comes. `SumNode` does the protocol; this class reads updates, weights and the base (the model that the
 update was computed from), and keeps the state in a file.
 """
 
@@ -16,13 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-import numpy as np
-
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
-from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.client_state import PendingUpload
 from securefed._runtime.dp_sgd import Training
@@ -31,10 +28,8 @@ from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
 from securefed._runtime.privacy_cost import delta_of
 from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
 from securefed.parties._answer_time import hold, moment
-from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._checked_result import checked_result
 from securefed.parties._contribution import (
     build_nothing,
@@ -47,6 +42,7 @@ from securefed.parties._contribution import (
 )
 from securefed.parties._envelope import check_key, header, unwrap
 from securefed.parties._guards import check_rows, check_seal, open_beside
+from securefed.parties._node import PartyNode
 from securefed.parties._precision import lost_entirely
 from securefed.parties._result import SumResult
 from securefed.parties._terms import SumTerms, check_terms
@@ -59,7 +55,6 @@ _LOG = logging.getLogger("securefed.client")
 _KIND: Final = "client's state of a sum"
 _GIVEN, _BESIDE, _FROZEN = "given", "beside", "frozen"
 """Places of the memory of sums: the caller's ledger, one beside the file, or the state itself (`freeze`)."""
-_NO_DATA: Final = Dataset(np.zeros((1, 1)))
 
 
 class SumClient:
@@ -129,7 +124,7 @@ class SumClient:
         self._sums, self._kept = ledger, _GIVEN  # the ledger that remembers sums, and who keeps it
         self._own_ledger = ledger is None and terms.epsilon is not None  # then its entries, the "book", freeze with it
         self._ledger = self._limited(None) if self._own_ledger else ledger
-        self._node: ClientNode | None = None
+        self._node: PartyNode | None = None
         self._base: bytes | None = None
         self._trained: Training | None = None  # that made the update at hand
         self._said = False  # that nothing is left of a tensor, which is logged once
@@ -199,7 +194,9 @@ class SumClient:
         message = self._read(request)
         node = self._node = self._node or self._enrol(message.run)
         if message.stage != self._defense.aggregation.upload:
-            reply = node.handle(message)
+            begun = node.begin(message)
+            assert isinstance(begun, Message)  # no other request needs a contribution
+            reply = begun
         else:
             check_trained(self.terms, self._sums if self._kept == _GIVEN else None, trained)
             self._trained = trained
@@ -283,7 +280,7 @@ class SumClient:
         return Message.decode(data, claimed_sender=SERVER)
 
     def _contribute(
-        self, node: ClientNode, message: Message, update: Update | None, weight: Weight | None,
+        self, node: PartyNode, message: Message, update: Update | None, weight: Weight | None,
         metrics: Mapping[str, float], base: Mapping[str, Any] | None,
     ) -> Message:  # fmt: skip
         """Answer the request for the upload; what the caller gave is checked before the request is accepted."""
@@ -305,7 +302,7 @@ class SumClient:
         return node.finish(begun, self._computed(node, begun, update, due, metrics, model))
 
     def _computed(
-        self, node: ClientNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
+        self, node: PartyNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
         base: Mapping[str, Array] | None,
     ) -> tuple[Any, Tensors] | Exception:  # fmt: skip
         """Build the contribution, beside the client's next state; an exception stands for a client that sits out."""
@@ -323,7 +320,7 @@ class SumClient:
                 )  # fmt: skip
             out = contribution(self.terms, given, count, metrics, base)
             self._say_what_is_lost(pending, out)
-            return node.state.committed, out  # the algorithm's state of a client of a sum is empty and stays as it is
+            return node.state.committed, out
         except Exception as error:
             build_nothing(self.terms, base)
             return error
@@ -351,8 +348,8 @@ class SumClient:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
 
-    def _enrol(self, run: str, *, expected: bool = False) -> ClientNode:
-        """Make this client's node for a run; its data set is a stand-in, since updates come from the caller.
+    def _enrol(self, run: str, *, expected: bool = False) -> PartyNode:
+        """Make this client's node for a run.
 
         Args:
             run: the run.
@@ -363,9 +360,9 @@ class SumClient:
             self._sums, self._kept = self._beside(expected=expected), _BESIDE
         elif self._sums is None:
             self._sums, self._kept = Ledger.in_memory(), _FROZEN
-        return BaseCheckingNode(
-            self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,
-            ledger=self._ledger, rule=core.rule, sums=self._sums, persist=lambda node: self._save(),
+        return PartyNode(
+            self.party, run, core.schema, self._defense, exchanges=core.exchanges, ledger=self._ledger, rule=core.rule,
+            sums=self._sums, persist=lambda node: self._save(),
             base=lambda: self._base, trained=lambda: self._trained is not None,
         )  # fmt: skip
 

@@ -2,8 +2,7 @@
 
 A round makes one sum of the clients' updates. It takes one attempt, or several where attempts are void; an attempt (an
 exchange) goes in stages, such as keys, shares, upload and unmasking, with one request and reply for each client. The
-caller carries the bytes. The state of the run and its rules stand in `RoundEngine`; this class adds terms, files and
-results.
+caller carries the bytes. `SumRun` makes the sums; this class adds terms, files and results.
 """
 
 from __future__ import annotations
@@ -15,28 +14,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from securefed._messages import ClientId, PartyId, Transcript
+from securefed._messages import ROTATED, ClientId, PartyId, Transcript
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
-from securefed._runtime.client_sampling import uniform
-from securefed._runtime.engine_freezing import freeze_engine, thaw_engine
+from securefed._runtime.cohorts import uniform, unpredictable
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
-from securefed._runtime.privacy_checks import sampler_of, samples_clients
-from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
-from securefed._runtime.run_options import RunOptions
+from securefed._runtime.sampling_checks import check_privacy, sampler_of, samples_clients
 from securefed._runtime.stage_requests import Requests
+from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun
+from securefed._runtime.sum_run_freezing import freeze_run, thaw_run
+from securefed._runtime.terms import new_run
 from securefed._tensors import Array, decode, encode
+from securefed.defenses._differential_privacy import FixedSizeSampling
 from securefed.errors import ConfigError, DataError, MessageRefused, PrecisionWarning, SecureFedError, StorageError
+from securefed.parties._base import broadcast_of
 from securefed.parties._envelope import check_key, unwrap, wrap
-from securefed.parties._external import ExternalServer, base_array, no_model
 from securefed.parties._guards import check_parties
 from securefed.parties._precision import imprecise
 from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms, check_terms
-from securefed.parties._update import model_digest, read_update
+from securefed.parties._update import read_update
 
 _KIND: Final = "server's state of a sum"
 _LOG = logging.getLogger("securefed.server")
@@ -80,9 +80,8 @@ class SumServer:
         self.terms = terms
         self._identity = check_key("identity", identity)
         self._keep = keep_transcript
-        self._invited: tuple[ClientId, ...] | None = None
         self._file = None if file is None else StateFile(file, _KIND, seal)
-        self._engine = self._make(run)
+        self._sums = self._make(run)
         self._pending: PendingSum | None = None
         self._exchange: OpenExchange | None = None
         self._base: dict[str, Array] | None = None
@@ -97,22 +96,22 @@ class SumServer:
     @property
     def run(self) -> str:
         """The run's identifier."""
-        return self._engine.transcript.run
+        return self._sums.transcript.run
 
     @property
     def round(self) -> int:
         """Number of rounds that gave a result; void and abandoned ones are not counted."""
-        return len(self._engine.history)
+        return len(self._sums.history)
 
     @property
     def epsilon(self) -> float:
         """Epsilon of all exchanges so far, void ones included; infinite after one without noise, 0 before any."""
-        return self.terms.epsilon_after(self._engine.sums)
+        return self.terms.epsilon_after(self._sums.sums)
 
     @property
     def transcript(self) -> Transcript:
         """The record of the run; it holds messages and sums only with `keep_transcript`."""
-        return self._engine.transcript
+        return self._sums.transcript
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -148,18 +147,15 @@ class SumServer:
                 if base is None
                 else "these terms bind no model to a round; leave the base out"
             )
-        if self.terms.rounds is not None and self._engine.position >= self.terms.rounds:
+        if self.terms.rounds is not None and self._sums.position >= self.terms.rounds:
             raise ConfigError(f"the terms have {self.terms.rounds} rounds, and all of them are complete or given up")
         self._base = None if base is None else read_update(base, self.terms.shapes, "the base")
-        digest = no_model(self._engine.position) if self._base is None else model_digest(self._base)
-        engine = self._engine
-        engine.state = ExternalServer(base_array(digest))
-        self._invited = self._checked(cohort)
+        sums, cohort = self._sums, self._cohort(cohort)
         self._summed = self.result = None
-        self._up, self._down = engine.log.up, engine.log.down
-        self._pending = PendingSum(TRAIN, engine.choose_cohort(TRAIN))
+        self._up, self._down = sums.log.up, sums.log.down
+        self._pending = PendingSum(TRAIN, cohort)
         try:
-            self._exchange = engine.attempt(self._pending)
+            self._exchange = sums.attempt(self._pending, broadcast_of(self._base, sums.position))
         finally:
             self._save()
         return self.outgoing
@@ -232,7 +228,7 @@ class SumServer:
         A round with prepared keys begins with the upload. Clients that were started anew without their state have no
         such keys and would refuse it.
         """
-        self._engine.prepared = b""
+        self._sums.prepared = b""
         self._save()
 
     def freeze(self) -> bytes:
@@ -241,7 +237,6 @@ class SumServer:
         values = {
             "terms": self.terms.digest.hex(),
             "run": self.run,
-            "invited": json.dumps(self._invited),
             "base": json.dumps(None if self._base is None else sorted(base)),
             "traffic": json.dumps([self._up, self._down]),
             "warned": json.dumps(self._warned),
@@ -250,7 +245,7 @@ class SumServer:
         tensors: dict[str, Array] = {}
         if self._summed is not None:
             tensors |= nest("released", self._summed.released) | nest("announced", self._summed.announced)
-        tensors |= {"engine": from_bytes(freeze_engine(self._engine, self._pending, self._exchange))}
+        tensors |= {"engine": from_bytes(freeze_run(self._sums, self._pending, self._exchange))}
         return encode(tensors | {f"base/{name}": value for name, value in base.items()}, values)
 
     @classmethod
@@ -272,38 +267,41 @@ class SumServer:
         server._restore(frozen)
         return server
 
-    def _make(self, run: str | None) -> RoundEngine:
-        # The caller may choose the cohort unless epsilon rests on a random one, drawn by the engine as the accountant
-        # assumes (`sampler_of`; "full" if it assumes none) or by each client for itself (`samples_clients`).
-        caller_chooses = sampler_of(self.terms.defense) == "full" and not samples_clients(self.terms.defense)
-        options = RunOptions(
-            schedule=(lambda round: self._draw()) if caller_chooses else None,
-            max_void=self.terms.max_void,
-            budget=self.terms.budget(),
-        ).with_defaults(checkpoint_every=1, keep_transcript=self._keep)
-        return RoundEngine(self.terms.core, run, options, {})  # no clients are simulated in this process
+    def _make(self, run: str | None) -> SumRun:
+        terms, plan = self.terms, self.terms.plan
+        budget = terms.budget()
+        check_privacy(terms.defense, plan, budget, terms.cohort, terms.clients)
+        rotated = [tensor.name for tensor in plan.tensors] if plan.privacy and plan.privacy.noise_survivors else []
+        facts = {
+            "algorithm": "a sum", "defense": terms.defense.name, "settings": repr(terms.defense),
+            "clients": terms.clients, "cohort": terms.cohort, ROTATED: rotated,
+        }  # fmt: skip
+        transcript = Transcript(run or new_run(), facts)
+        return SumRun(terms.core, transcript, max_void=terms.max_void, budget=budget, keep=self._keep)
 
-    def _draw(self) -> tuple[ClientId, ...]:
-        """Return the cohort of the caller's choice; without one, a uniform draw from seed 0, which is public."""
-        if self._invited is not None:
-            return self._invited
-        return uniform(range(self.terms.clients), self.terms.cohort, 0, self._engine.position)
+    def _cohort(self, chosen: Sequence[ClientId] | None) -> tuple[ClientId, ...]:
+        """Check the cohort that the caller chose; draw one where it chose none.
 
-    def _checked(self, cohort: Sequence[ClientId] | None) -> tuple[ClientId, ...] | None:
-        """Check a cohort that the caller chose."""
-        if cohort is None:
-            return None
-        chosen, known = tuple(sorted(set(cohort))), set(range(self.terms.clients))
-        if len(chosen) != len(cohort) or not 0 < len(chosen) <= self.terms.cohort or not set(chosen) <= known:
-            allowed = f"1 to {self.terms.cohort} different clients, numbered 0 to {self.terms.clients - 1}"
-            raise ConfigError(f"a cohort holds {allowed}; got {list(cohort)}")
-        if sampler_of(self.terms.defense) != "full" or samples_clients(self.terms.defense):
-            raise ConfigError(f"{self.terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
-        return chosen
+        The caller may choose unless epsilon rests on a random one: drawn in secret, as the accountant assumes, or by
+        each client for itself. Where it may and does not, the draw is from seed 0, which is public.
+        """
+        terms, everyone = self.terms, range(self.terms.clients)
+        sampler, coins = sampler_of(terms.defense), samples_clients(terms.defense)
+        if chosen is None:
+            if isinstance(sampler, FixedSizeSampling):
+                return unpredictable(everyone, terms.cohort)
+            return uniform(everyone, terms.cohort, 0, self._sums.position)
+        cohort = tuple(sorted(set(chosen)))
+        if len(cohort) != len(chosen) or not 0 < len(cohort) <= terms.cohort or not set(cohort) <= set(everyone):
+            allowed = f"1 to {terms.cohort} different clients, numbered 0 to {terms.clients - 1}"
+            raise ConfigError(f"a cohort holds {allowed}; got {list(chosen)}")
+        if sampler != "full" or coins:
+            raise ConfigError(f"{terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
+        return cohort
 
     def _close_stage(self, exchange: OpenExchange) -> SumResult | None:
         """End the stage: go to the next one, to another attempt where this one is void, or to the result."""
-        pending, engine = self._pending, self._engine
+        pending, sums = self._pending, self._sums
         assert pending is not None
         try:
             summed = exchange.close_stage()
@@ -312,8 +310,8 @@ class SumServer:
         except VOIDING as error:
             self._exchange = None
             try:
-                engine.failed(pending, exchange, error)
-                self._exchange = engine.attempt(pending)
+                sums.failed(pending, exchange, error)
+                self._exchange = sums.attempt(pending, broadcast_of(self._base, sums.position))
             finally:
                 if self._exchange is None:
                     self._give_up()
@@ -323,7 +321,7 @@ class SumServer:
             self.abandon()
             raise
         if summed is not None:
-            engine.completed(exchange, summed)
+            sums.completed(exchange, summed)
             try:
                 self._complete(exchange, summed, tuple(pending.void))
             except SecureFedError:
@@ -347,24 +345,24 @@ class SumServer:
         If an attempt was made, the round counts as given up, so that the next one has another number: a client answers
         no attempt of a round twice.
         """
-        if (self._engine.position, TRAIN) in self._engine.tried:
-            self._engine.given_up += 1
+        if (self._sums.position, TRAIN) in self._sums.tried:
+            self._sums.given_up += 1
         self._exchange = self._pending = None
 
     def _complete(self, exchange: OpenExchange, summed: ExchangeResult, void: tuple[str, ...]) -> None:
         """End the round with a result."""
-        engine, record, header = self._engine, summed.record, exchange.content.header
+        sums, record, header = self._sums, summed.record, exchange.content.header
         kept = CompletedSum(
             record.released, record.survivors, header.doublings, header.learned, self.round, void,
             dict(summed.refusals), summed.announced,
         )  # fmt: skip
         result = result_of(self.terms, kept, self._base)  # first, as it raises where there is no mean
-        engine.combine(summed)
+        sums.counted(summed, {})
         entry = RoundHistory(
             round=self.round, exchange=record.round, survivors=record.survivors, seconds=0.0,
-            up=engine.log.up - self._up, down=engine.log.down - self._down, void=void, refusals=dict(summed.refusals),
+            up=sums.log.up - self._up, down=sums.log.down - self._down, void=void, refusals=dict(summed.refusals),
         )  # fmt: skip
-        engine.history.append(entry)
+        sums.history.append(entry)
         self._summed, self.result = kept, result
         self._exchange = self._pending = None
 
@@ -377,10 +375,9 @@ class SumServer:
             tensors, values = decode(frozen)
             if values["terms"] != self.terms.digest.hex():
                 raise StorageError("this state belongs to other terms; give the terms that it was written with")
-            self._engine = self._make(values["run"])
-            names, invited = json.loads(values["base"]), json.loads(values["invited"])
+            self._sums = self._make(values["run"])
+            names = json.loads(values["base"])
             self._base = None if names is None else {name: tensors[f"base/{name}"] for name in names}
-            self._invited = None if invited is None else tuple(invited)
             self._up, self._down = json.loads(values["traffic"])
             self._warned = json.loads(values.get("warned", "false"))
             if (kept := json.loads(values["result"])) is not None:
@@ -390,7 +387,9 @@ class SumServer:
             engine = tensors["engine"].tobytes()
         except (KeyError, TypeError, ValueError, DataError) as error:
             raise StorageError(f"these bytes are no state of a server: {error!r}") from error
-        self._pending, self._exchange = thaw_engine(self._engine, engine)
+        self._pending, self._exchange = thaw_run(
+            self._sums, engine, lambda header: broadcast_of(self._base, header.round)
+        )
         # The last replies were saved, and the server ended before it opened the sum. Where replies are missing it waits
         # for them: the upload settled who is in the sum, so that further replies open the same one.
         if self._exchange is not None and self._exchange.opens and self._exchange.complete_stage:

@@ -23,12 +23,12 @@ from typing import Any, Final, Self
 
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import PartyId
-from securefed._public import Public
 from securefed._runtime.exchange_header import TRAIN
-from securefed._runtime.exchange_schedule import MAX_VOID
+from securefed._runtime.exchange_schedule import MAX_VOID, ExchangeSchedule
 from securefed._runtime.privacy_cost import epsilon_after
-from securefed._runtime.terms import Terms
-from securefed._tensors import Ring, TensorSpec, real_array
+from securefed._runtime.sampling_checks import check_sampling
+from securefed._runtime.sum_facts import SumFacts, SumSchema
+from securefed._tensors import Layout, Ring, TensorSpec, real_array
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import Budget, CentralGaussian
@@ -37,11 +37,11 @@ from securefed.defenses._secure_aggregation.double_masking import SecureAggregat
 from securefed.errors import ConfigError, DataError
 from securefed.parties._answer_time import LONGEST as LONGEST_WAIT
 from securefed.parties._answer_time import declared
+from securefed.parties._base import broadcast_of
 from securefed.parties._defense_facts import changes_updates, clips, power_of_two
 from securefed.parties._defense_facts import pipelined as pipelined_by
 from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
 from securefed.parties._envelope import LONGEST
-from securefed.parties._external import ExternalSum
 from securefed.parties._guards import check_minima, notes, rule_of
 from securefed.parties._plan_notes import BATCH_NORM, check_declared, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
@@ -259,20 +259,20 @@ class SumTerms:
         return terms
 
     @cached_property
-    def core(self) -> Terms:
-        """The terms as the message layer reads them: an algorithm that sums these tensors (`ExternalSum`).
-
-        The public facts that other algorithms need, one row of one feature for each client, stand for nothing here.
-        """
+    def core(self) -> SumFacts:
+        """The terms as the message layer reads them: the tensors of every message, and which sums a client lets out."""
         specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring, t.sensitivity) for t in self.tensors]
         specs += [TensorSpec(f"{METRIC}{name}", (), bound, 64) for name, bound in self.metrics]
         if self.weighted:
             specs.append(TensorSpec(WEIGHT, (), 1.0, 64))
-        public = Public(self.clients, self.cohort, 1, (1,) * self.clients, 0, 1.0)
-        return Terms.of(
-            ExternalSum(tuple(specs)), public, self.defense, rounds=self.rounds, max_void=self.max_void,
-            rule=rule_of(self),
-        )  # fmt: skip
+        if not specs:
+            raise ConfigError("these terms name no tensor; a contribution holds at least one")
+        check_sampling(self.defense, self.cohort, self.clients)
+        told = broadcast_of(None, 0)  # of any round: its digest has the same shape and type
+        dtypes = {name: value.dtype for name, value in told.items()}
+        schema = SumSchema({TRAIN: Layout(tuple(specs))}, Layout.of(told), dtypes, self.clients, self.cohort)
+        exchanges = ExchangeSchedule(self.rounds, max_void=self.max_void)
+        return SumFacts(defense=self.defense, schema=schema, exchanges=exchanges, rule=rule_of(self))
 
     @cached_property
     def plan(self) -> Plan:

@@ -8,8 +8,8 @@ happens to its messages to the victim on their way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from securefed._runtime.exchange import Coordinator, HelperNode
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
 from securefed._runtime.message_log import MessageLog
-from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, open_exchange
+from securefed._runtime.sum_facts import SumFacts, SumSchema
+from securefed._runtime.sum_node import SumNode
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
 from securefed.datasets._base import Dataset
@@ -34,11 +35,6 @@ from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
 from tests.defenses.secure_aggregation.faults import another_body, another_header
 
 RUN: Final = "0123456789abcdef" * 2
-
-
-class _Lenient(MessageSchema):
-    def check_broadcast(self, sender: int, broadcast: Tensors) -> None:
-        """Believe everything."""
 
 
 class _AnyExchange:
@@ -54,18 +50,31 @@ class _AnyCount(ClientCommits):
         """Need no broadcast."""
 
 
-class Partner(ClientNode):
+class Partner(SumNode):
     """An honest party of the protocol that contributes zeros to whatever it is asked."""
 
-    def __init__(self, terms: Terms, client: int) -> None:
-        contract = _Lenient(**vars(terms.schema))
-        super().__init__(client, RUN, contract, DATA["uniform"], terms.defense, terms.seed, keep=False)
+    def __init__(self, facts: SumFacts, client: int) -> None:
+        super().__init__(client, RUN, lenient(facts.schema), facts.defense)
         self.exchanges = _AnyExchange()  # type: ignore[assignment]
         self._commits = _AnyCount(**vars(self._commits))
 
-    def compute(self, pending: Any) -> Any:
-        kind = pending.state.header.kind
-        return pending.state.committed, {s.name: np.zeros(s.shape) for s in self._schema.layouts[kind]}
+    def handle(self, message: Message) -> Message:
+        begun = self.begin(message)
+        if isinstance(begun, Message):
+            return begun
+        assert begun.state.header is not None
+        zeros = {s.name: np.zeros(s.shape) for s in self._schema.layouts[begun.state.header.kind]}
+        return self.finish(begun, (begun.state.committed, zeros))
+
+
+def lenient(schema: SumSchema) -> SumSchema:
+    """The same schema, which believes every broadcast."""
+
+    class Lenient(type(schema)):  # type: ignore[misc]
+        def check_broadcast(self, sender: int, broadcast: Tensors) -> None:
+            """Believe everything."""
+
+    return Lenient(**vars(schema))
 
 
 class OldOrder(ClientNode):
@@ -85,6 +94,18 @@ class OldOrder(ClientNode):
         state.session.plan.own.check(raw)
         self._defense.encode(raw, state.session.plan)
         return super()._accept(state, message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(SumFacts):
+    """A sum without an algorithm, with what an honest server tells its clients."""
+
+    told: Tensors
+
+    @classmethod
+    def of(cls, facts: SumFacts, told: Tensors, **changes: Any) -> Told:
+        given = {field.name: getattr(facts, field.name) for field in fields(facts)}
+        return cls(**{**given, **changes}, told=told)
 
 
 def terms_of(algorithm: Any, defense: Defense) -> Terms:
@@ -195,15 +216,15 @@ def _key(defense: Defense) -> bytes | None:
 class World:
     """One run with the victim holding one of the two data sets."""
 
-    terms: Terms
+    terms: SumFacts
     data: Dataset
-    node: type[ClientNode] = ClientNode
+    node: Callable[..., Any] = ClientNode
 
     def __post_init__(self) -> None:
         terms = self.terms
         victim = self.node(
-            VICTIM, RUN, terms.schema, self.data, terms.defense, terms.seed, keep=False, reveal=terms.reveals,
-            exchanges=terms.exchanges,
+            VICTIM, RUN, terms.schema, self.data, terms.defense, getattr(terms, "seed", 0),
+            reveal=getattr(terms, "reveals", False), exchanges=terms.exchanges,
         )  # fmt: skip
         nodes: dict[int, Any] = {VICTIM: victim} | {i: Partner(terms, i) for i in range(1, CLIENTS)}
         helper = terms.defense.aggregation.helper(CLIENTS, _key(terms.defense))
@@ -245,7 +266,7 @@ class World:
 class Server:
     """A deviating server in both worlds at once: what it sends depends on nothing that only one of them showed."""
 
-    terms: Terms
+    terms: SumFacts
     worlds: tuple[World, World]
     number: int = 0
     round: int = 0
@@ -256,6 +277,9 @@ class Server:
 
     @cached_property
     def honest(self) -> Tensors:
+        if isinstance(self.terms, Told):
+            return self.terms.told
+        assert isinstance(self.terms, Terms)
         algorithm = self.terms.algorithm
         return algorithm.broadcast(algorithm.start(PUBLIC, np.random.default_rng(5)))
 
@@ -277,7 +301,7 @@ class Server:
         claims = {
             client: self._claim(ask) if client == VICTIM else self.counted.get(client, -1) for client in header.cohort
         }
-        needs = self.terms.algorithm.needs_outcome
+        needs = self.terms.schema.needs_outcome
         digest = tensors_digest(broadcast)
         counted = CountedExchanges.of(header.cohort, claims, dict.fromkeys(claims.values(), digest) if needs else None)
         instead = self._variant("scaled", ask.power + 1, ask.salt) if ask.split else None
@@ -380,7 +404,9 @@ class Server:
         return -value if what == "negative" else value * scale
 
 
-def compare(terms: Terms, pair: tuple[str, str], schedule: list[Ask], node: type[ClientNode] = ClientNode) -> World:
+def compare(
+    terms: SumFacts, pair: tuple[str, str], schedule: list[Ask], node: Callable[..., Any] = ClientNode
+) -> World:
     """Play `schedule` against the victim with either data set; raise `AssertionError` where they are told apart."""
     worlds = World(terms, DATA[pair[0]], node), World(terms, DATA[pair[1]], node)
     server = Server(terms, worlds)

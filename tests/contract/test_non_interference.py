@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -22,7 +24,7 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from securefed import _catalogue as catalogue
 from securefed._runtime.client import ClientNode
-from securefed._runtime.terms import Terms
+from securefed._runtime.sum_facts import SumFacts
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import chain, identity
 from securefed.defenses._differential_privacy import CentralGaussian, adaptive_clip, clip, local_gaussian, skellam
@@ -59,7 +61,7 @@ EXAMPLES = max(AT_LEAST, math.ceil(PROFILE / len(COMBINATIONS)))
 
 
 @cache
-def terms(name: str, defense: str) -> Terms:
+def terms(name: str, defense: str) -> SumFacts:
     return terms_of(make(name), identity() if defense == CLEAR else DEFENSES[defense])
 
 
@@ -67,7 +69,7 @@ def play(
     name: str,
     defense: str,
     examples: int,
-    node: type[ClientNode] = ClientNode,
+    node: Callable[..., Any] = ClientNode,
     phases: tuple = (Phase.generate, Phase.shrink),
 ) -> Counter:
     """Play so many schedules; what the victims showed, counted by stage and name of refusal."""

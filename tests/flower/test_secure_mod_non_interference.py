@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,8 +29,7 @@ from hypothesis import Phase
 
 from securefed import DataUsage, Ledger, Limits, Seal
 from securefed._messages import SERVER, Message
-from securefed._runtime.client import ClientNode
-from securefed._runtime.terms import Terms
+from securefed._runtime.sum_facts import SumFacts
 from securefed.datasets._base import Dataset
 from securefed.defenses import Identities, chain, clip, secure_aggregation, skellam
 from securefed.flower import SitePolicy, secure_mod
@@ -46,11 +45,12 @@ from securefed.flower._sum_messages import (
     reply_data,
 )
 from securefed.parties import SumClient, SumTerms
-from securefed.parties._base_check import BaseCheckingNode
+from securefed.parties._base import BASE, base_array
 from securefed.parties._envelope import unwrap, wrap
-from securefed.parties._external import BASE, ExternalSum, base_array
+from securefed.parties._node import PartyNode
 from securefed.parties._update import model_digest, read_update
 from tests.contract import test_non_interference as battery
+from tests.contract.deviating_server import Told
 from tests.contract.deviations import CLIENTS, DATA, VICTIM
 from tests.flower import ordinary_app
 from tests.flower.grid import Node
@@ -103,24 +103,13 @@ def bound_to(terms: SumTerms, content: RecordDict) -> np.ndarray:
     return base_array(model_digest(read_update(base, terms.shapes, "the base")))
 
 
-@dataclass(frozen=True)
-class BoundSum(ExternalSum):
-    """The sum of the terms, whose honest server broadcasts what binds the first of `contents`."""
-
-    bound: bytes = b""
-
-    def broadcast(self, server: Any) -> dict[str, np.ndarray]:
-        return {BASE: base_array(self.bound)}
-
-
 @cache
-def core(name: str) -> Terms:
+def core(name: str) -> SumFacts:
+    """The terms as the message layer reads them; an honest server binds the first of `contents`."""
     terms = sum_terms(name)
-    honest = bound_to(terms, contents()[0]).tobytes()
-    assert isinstance(terms.core.algorithm, ExternalSum)
     defense = replace(terms.defense, aggregation=replace(terms.defense.aggregation, identities=OWN)) if (
         name == "masks, active") else terms.defense  # fmt: skip
-    return replace(terms.core, algorithm=BoundSum(terms.core.algorithm.specs, honest), defense=defense)
+    return Told.of(terms.core, {BASE: bound_to(terms, contents()[0])}, defense=defense)
 
 
 # ---------------------------------------------------------------------------------------------------------- the victim
@@ -165,7 +154,7 @@ class Ended(BaseException):
     """The process of a SuperNode's app ended."""
 
 
-class ModNode(ClientNode):
+class ModNode:
     """A SuperNode under `secure_mod` as an endpoint of the battery; Flower's messages are made and read here.
 
     Attributes:
@@ -174,7 +163,6 @@ class ModNode(ClientNode):
 
     policy: ClassVar[Mapping[str, Any]] = {}
     secured: ClassVar[Any] = staticmethod(secure_mod)
-    tells: ClassVar[type[ClientNode] | None] = None
 
     def __init__(self, client: int, run: str, schema: Any, data: Dataset, defense: Any, *args: Any, **settings: Any):
         self.name = next(name for name in DEFENSES if core(name).defense == defense)
@@ -253,7 +241,7 @@ class ModNode(ClientNode):
 
 
 def play(
-    name: str, examples: int, node: type[ClientNode], monkeypatch: pytest.MonkeyPatch,
+    name: str, examples: int, node: type[ModNode], monkeypatch: pytest.MonkeyPatch,
     phases: tuple = (Phase.generate, Phase.shrink),
 ) -> Counter:  # fmt: skip
     monkeypatch.setattr(battery, "terms", lambda *_: core(name))
@@ -282,7 +270,7 @@ def test_nor_where_its_state_lies_sealed_in_a_folder_under_a_ledger(name: str, m
     assert play(name, MANY // 2, victim, monkeypatch)["upload"] > 0
 
 
-class RefusesByName(BaseCheckingNode):
+class RefusesByName(PartyNode):
     """A client that says by name what is wrong with its update."""
 
     def _without(self, state: Any, error: Exception) -> Any:
@@ -329,7 +317,7 @@ def test_the_battery_finds(what: str, monkeypatch: Any) -> None:
     if what == "announced errors":
         victim = type("Announces", (ModNode,), {"policy": {"announce_errors": True}})
     elif what == "refused by name":
-        monkeypatch.setattr("securefed.parties._client.BaseCheckingNode", RefusesByName)
+        monkeypatch.setattr("securefed.parties._client.PartyNode", RefusesByName)
     else:
         changed = {"called first": CallsFirst, "metrics beside": PassesMetrics, "ended by the app": ForgetsExits}
         monkeypatch.setattr(mod, "_Turn", changed[what])

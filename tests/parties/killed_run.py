@@ -75,7 +75,7 @@ def run(folder: Path, rounds: int) -> Any:
     terms, identities = terms_in(folder)
     server = SumServer(terms, file=folder / "server")
     while server.round < rounds or server.outgoing:
-        base = {"w": np.full(3, float(server._engine.position))}  # another model in each round
+        base = {"w": np.full(3, float(server._sums.position))}  # another model in each round
         if not server.outgoing:
             server.open(base)
         replies = {}

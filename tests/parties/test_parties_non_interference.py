@@ -13,14 +13,15 @@ import pytest
 from hypothesis import Phase
 
 from securefed._messages import SERVER, Message
-from securefed._runtime.client import ClientNode
 from securefed.datasets._base import Dataset
 from securefed.defenses import Identities, chain, clip, paillier, secure_aggregation, skellam
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.parties import SumClient, SumTerms
-from securefed.parties._base_check import BaseCheckingNode
+from securefed.parties._base import broadcast_of
 from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._node import PartyNode
 from tests.contract import test_non_interference as battery
+from tests.contract.deviating_server import Told
 from tests.contract.deviations import CLIENTS, DATA
 
 EXAMPLE = {"w": np.zeros((3, 2)), "b": np.zeros(2)}
@@ -54,17 +55,13 @@ def update_of(data: Dataset) -> dict[str, Any]:
     return spoiled.get(which, {"update": lambda: value})
 
 
-class PartyNode(ClientNode):
+class Endpoint:
     """A `SumClient` as an endpoint."""
-
-    node: type[ClientNode] | None = None
 
     def __init__(self, client: int, run: str, schema: Any, data: Dataset, defense: Any, *args: Any, **settings: Any):
         name = next(name for name in DEFENSES if sum_terms(name).core.defense == defense)
         self.terms_of_sum, self.data = sum_terms(name), data
         self.inner = SumClient(self.terms_of_sum, client)
-        if (node := self.node) is not None:
-            self.inner._enrol = lambda run: node(client, run, schema, data, defense, *args, **settings)  # type: ignore[method-assign]
 
     def handle(self, message: Message) -> Message:
         digest, more = self.terms_of_sum.digest, {}
@@ -77,46 +74,37 @@ class PartyNode(ClientNode):
         return Message.decode(unwrap(digest, reply, SERVER), claimed_sender=self.inner.party)
 
 
-class _RefusesByName(BaseCheckingNode):
+class RefusesByName(PartyNode):
     """The control: a client that says by name what is wrong with its update."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, base=lambda: None, trained=lambda: False, **settings)
 
     def _without(self, state: Any, error: Exception) -> Any:
         raise battery.SecureFedError(f"{error!r}")
 
 
-class Talkative(PartyNode):
-    node = _RefusesByName
-
-
 def play(
-    name: str,
-    examples: int,
-    node: type[ClientNode],
-    monkeypatch: pytest.MonkeyPatch,
-    phases: tuple = (Phase.generate, Phase.shrink),
+    name: str, examples: int, monkeypatch: pytest.MonkeyPatch, phases: tuple = (Phase.generate, Phase.shrink)
 ) -> Any:
-    monkeypatch.setattr(battery, "terms", lambda *_: sum_terms(name).core)
-    return battery.play("parties", name, examples, node, phases)
+    told = Told.of(sum_terms(name).core, broadcast_of(None, 0))
+    monkeypatch.setattr(battery, "terms", lambda *_: told)
+    return battery.play("parties", name, examples, Endpoint, phases)
 
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("name", DEFENSES)
 def test_what_a_server_sees_of_a_party_does_not_depend_on_its_update(name: str, monkeypatch: Any) -> None:
-    met = play(name, battery.EXAMPLES, PartyNode, monkeypatch)
+    met = play(name, battery.EXAMPLES, monkeypatch)
     assert sum(met.values()) >= battery.EXAMPLES
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["paillier", "masks"])
 def test_the_battery_finds_a_party_that_refuses_by_name(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("securefed.parties._client.PartyNode", RefusesByName)
     with pytest.raises(AssertionError):
-        play(name, 2000, Talkative, monkeypatch, (Phase.generate,))  # ends at the first; a draw may take some hundreds
+        play(name, 2000, monkeypatch, (Phase.generate,))  # ends at the first; a draw may take some hundreds
 
 
 def test_honest_schedules_reach_the_upload(monkeypatch: Any) -> None:
-    met = play("masks", 30, PartyNode, monkeypatch)
+    met = play("masks", 30, monkeypatch)
     assert met["upload"] > 10
     assert paillier().upload == "upload"

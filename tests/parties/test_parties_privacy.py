@@ -162,7 +162,7 @@ def test_a_client_counts_epsilon_at_the_delta_of_the_noise(noise: str, delta: fl
     assert terms.epsilon_after(10) == pytest.approx(dict(terms.plan.epsilon)[10])
     allowed = next(count for count in range(100) if terms.budget().after(count + 1) > 3.0)
     server, members = SumServer(terms), parties(terms)
-    server._engine._budget = None
+    server._sums._budget = None
     mine = {i: {"update": {"w": np.zeros(4)}} for i in range(3)}
     for _ in range(allowed):
         play(server, members, mine)

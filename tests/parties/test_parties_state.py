@@ -145,7 +145,7 @@ def test_prepared_keys_lie_sealed_in_the_servers_file(tmp_path) -> None:
     for kept in (None, seal):
         server = SumServer(terms, file=tmp_path / f"state-{kept is None}", seal=kept)
         stages_of(server, parties(terms))
-        prepared = server._engine.prepared
+        prepared = server._sums.prepared
         assert len(prepared) > 1000
         found = prepared[-500:] in (tmp_path / f"state-{kept is None}").read_bytes()
         assert found == (kept is None)

@@ -288,7 +288,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: smaller_steps(message),
     ),
     "clients that are chosen by what they reveal": Followed(
-        "securefed/_runtime/client_sampling.py",
+        "securefed/_runtime/client_selection.py",
         "which travels outside the defence",
         lambda _: Federation(Choosing(), DATA, secure_aggregation()),
         lambda message, _: Federation(
@@ -308,7 +308,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: evaluation_methods(message),
     ),
     "a budget without noise": Followed(
-        "securefed/_runtime/privacy_checks.py",
+        "securefed/_runtime/sampling_checks.py",
         "put noise into the chain",
         lambda _: with_budget(chain(), Budget(1.0, 1.0)),
         lambda message, _: noised(message),

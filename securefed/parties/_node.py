@@ -1,4 +1,4 @@
-"""Refuse a sum whose model is not the one that the client computed its update from."""
+"""The protocol of one client of a sum: it refuses a sum whose model is not that of its update."""
 
 from __future__ import annotations
 
@@ -7,32 +7,41 @@ from dataclasses import replace
 from typing import Any
 
 from securefed._messages import SERVER, Message
-from securefed._runtime.client import ClientNode
+from securefed._public import Public
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
+from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.privacy_cost import PrivacyCost
+from securefed._runtime.sum_node import SumNode
 from securefed.errors import ContradictionError
-from securefed.parties._external import BASE, no_model
+from securefed.parties._base import BASE, no_model
 
 
-class BaseCheckingNode(ClientNode):
-    """A client that refuses a request whose model is not the one that its update was computed from.
+class PartyNode(SumNode):
+    """Answers the server's messages for one client, whose contribution the caller gives.
 
     A request for the upload names a model by its digest, in its broadcast; where the terms bind none, it holds a number
     that follows from the round (`no_model`). A refusal closes the exchange, so that a server cannot try one model after
     the other in it to learn which one this client has; the ledger counts nothing, as nothing was contributed.
 
     Args:
-        args: as of `ClientNode`.
+        args: as of `SumNode`.
         base: returns the digest of the model of the update at hand; `None` where the terms bind none.
         trained: tells whether DP-SGD made the update at hand, in a training that the ledger counts.
-        kwargs: as of `ClientNode`.
+        settings: as of `SumNode`.
     """
 
     def __init__(
-        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool], **kwargs: Any
+        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool], **settings: Any
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **settings)
         self._own_base, self._trained = base, trained
+
+    @property
+    def terms(self) -> str:
+        """The terms that this client agreed to, as text; release 0.1 wrote the same into its states."""
+        schema = self._schema
+        public = Public(schema.clients, schema.cohort, 1, (1,) * schema.clients, 0, 1.0)
+        return f"ExternalSum(specs={schema.layouts[TRAIN].specs!r}); {self._defense!r}; {public!r}; seed 0"
 
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         cost = super()._cost(state)

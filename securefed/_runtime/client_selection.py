@@ -1,35 +1,24 @@
-"""Sample the clients of a round (its cohort): by a schedule, uniformly, secretly, or by scalars that clients reveal.
+"""Let an algorithm select the clients of a round by a statistic of each, such as a gradient norm.
 
-The server's round engine calls these functions before each sum. A seeded uniform draw is repeatable, and anyone with
-the seed knows it; an accountant may count amplification by sampling only for the secret draw (`unpredictable`), so the
-checks here refuse every other combination. Some algorithms choose the cohort among more clients, the candidates, by a
-statistic of each, such as a gradient norm; those scalars leave the client outside the defence, and only where the
-caller agreed (`reveal`).
+The algorithm chooses the cohort among more clients, the candidates. The scalars by which it does leave the client
+outside the defence, and only where the caller agreed (`reveal`).
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from securefed._messages import ClientId, Message
 from securefed._public import Public
-from securefed._runtime.cohort_secrecy import check_cohort_secrecy
+from securefed._runtime.cohorts import scheduled
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._capabilities import SupportsClientSelection, SupportsPrivacyCost, supports
 from securefed.defenses._base import Defense, Plan
-from securefed.defenses._differential_privacy import FixedSizeSampling, Sampler
-from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import ConfigError, MalformedError, RoundVoid
-
-Schedule = Callable[[int], Sequence[ClientId]]
-"""Function from a round's number to the ids of its clients."""
-_COHORT_STREAM = 2**32 - 1
-"""Separates the cohorts' random stream from the clients' streams, whose second number is the client's id."""
 
 
 def selecting(algorithm: Algorithm[Any, Any]) -> SupportsClientSelection[Any] | None:
@@ -102,66 +91,6 @@ def check_no_noise(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
             f"the algorithm selects clients by {', '.join(names)} of each candidate, exact numbers of its data that no "
             "epsilon covers, and this run claims one; select uniformly, or run without noise"
         )
-
-
-def scheduled(chosen: Sequence[ClientId], everyone: Sequence[ClientId], most: int) -> tuple[ClientId, ...]:
-    """Sort and check a schedule's choice; raise `ConfigError` for unknown clients or more than the planned cohort."""
-    ids = sorted({int(client) for client in chosen})
-    if not ids or not set(ids) <= set(everyone) or len(ids) > most:
-        raise ConfigError(f"the schedule names {ids}; at most {most} of clients 0..{max(everyone)}")
-    return tuple(ids)
-
-
-def uniform(everyone: Sequence[ClientId], size: int, seed: int, round: int) -> tuple[ClientId, ...]:
-    """Sample `size` clients uniformly without replacement; the same for the same seed and round."""
-    if size == len(everyone):
-        return tuple(everyone)
-    rng = np.random.default_rng([seed, _COHORT_STREAM, round])
-    return tuple(sorted(int(i) for i in rng.choice(everyone, size, replace=False)))
-
-
-def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ...]:
-    """Sample `size` clients uniformly from the operating system's randomness, as `FixedSizeSampling` accounts for.
-
-    The draw cannot be repeated. Readers of the transcript or the history still see the cohort.
-    """
-    return tuple(sorted(random.SystemRandom().sample(list(everyone), size)))
-
-
-def keep_blocks(alive: Sequence[ClientId], so_far: SumsSoFar, threshold: int) -> tuple[ClientId, ...]:
-    """Leave out random clients, so that a sum over the others tells no small group of clients apart.
-
-    Args:
-        alive: survivors of the attempt that was refused.
-        so_far: the run's sums.
-        threshold: survivors that a sum needs.
-
-    Returns:
-        The clients to invite next, ascending. If they would be fewer than the threshold, all of `alive`: the next
-        attempts then wait for clients to return.
-    """
-    kept = so_far.allowed_within(alive, random.SystemRandom().sample)
-    return kept if len(kept) >= threshold else tuple(alive)
-
-
-def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
-    """Check that cohorts are drawn as the accountant assumes, and stay secret.
-
-    Raises:
-        ConfigError: cohorts are drawn otherwise, or the algorithm's outputs reveal the cohort (`check_cohort_secrecy`).
-    """
-    if sampler == "full":
-        return
-    if not isinstance(sampler, FixedSizeSampling):
-        raise ConfigError(
-            f"a federation draws cohorts of a fixed size, not {sampler}; account with 'full', with "
-            f"FixedSizeSampling({public.cohort}, {public.clients}), or put poisson({sampler.rate:g}) behind the clip"
-        )
-    if (sampler.cohort, sampler.clients) != (public.cohort, public.clients):
-        raise ConfigError(f"{sampler} is not this federation's draw of {public.cohort} of {public.clients} clients")
-    if schedule is not None or revealed_scalars(algorithm):
-        raise ConfigError(f"{sampler} accounts for a uniform secret draw; a schedule or a selection by values is none")
-    check_cohort_secrecy(algorithm, public)
 
 
 def by_revealed(

@@ -1,0 +1,266 @@
+"""The sums of one run at the server: open one after the other, and repeat void ones.
+
+Each attempt at a sum is an exchange with a number of its own. It is void if too few clients reply, or if a client sat
+out (its values were out of the declared range, so that the sum opens to noise); then the sum is attempted again.
+A caller drives one sum so:
+
+    pending = PendingSum(TRAIN, cohort)
+    exchange = run.attempt(pending, broadcast)     # carry its messages until it gives a sum or an error of `VOIDING`
+    run.failed(pending, exchange, error)           # void: then `attempt` again
+    run.completed(exchange, summed)                # a sum
+    run.counted(summed, following)                 # what followed from it is the next broadcast
+
+Nothing here sends a message, and nothing knows what is summed: `SumServer` sums what its clients are given, and
+`Server` an algorithm's contributions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from securefed._messages import ClientId, Transcript
+from securefed._runtime.cohorts import keep_blocks
+from securefed._runtime.counted_clients import CountedClients
+from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
+from securefed._runtime.history import RoundHistory
+from securefed._runtime.message_log import MessageLog
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange, open_exchange
+from securefed._runtime.sum_facts import SumFacts
+from securefed._tensors import Tensors
+from securefed.defenses._differential_privacy import Budget
+from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed.errors import (
+    BudgetSpent,
+    ClientOut,
+    MessageRefused,
+    RangeRefused,
+    RoundVoid,
+    SurvivorsTooClose,
+    TooFewSurvivors,
+)
+
+VOIDING = (ClientOut, SurvivorsTooClose, RangeRefused, TooFewSurvivors, MessageRefused)
+"""Errors that make one attempt at a sum void; the sum is then attempted again."""
+
+
+@dataclass
+class PendingSum:
+    """A sum that is being made: it may take several attempts.
+
+    Attributes:
+        kind: what is summed: `train` or `evaluate`.
+        cohort: clients that the next attempt invites.
+        void: why earlier attempts were void.
+        was_out: whether a client sat out of one of them.
+    """
+
+    kind: str
+    cohort: tuple[ClientId, ...]
+    void: list[str] = field(default_factory=list)
+    was_out: bool = False
+
+
+class SumRun:
+    """The sums of one run, at the server.
+
+    Args:
+        facts: what all parties agreed on.
+        transcript: of the run, whose identifier it has.
+        max_void: most attempts at one sum.
+        budget: the server's privacy budget, charged before each exchange; `None` without one.
+        keep: whether messages are kept in the transcript.
+    """
+
+    def __init__(
+        self, facts: SumFacts, transcript: Transcript, *, max_void: int, budget: Budget | None, keep: bool
+    ) -> None:
+        self._facts, self._max_void, self._budget = facts, max_void, budget
+        self.defense, self.transcript, self.log = facts.defense, transcript, MessageLog(transcript, keep)
+        self._history: list[RoundHistory] = []
+        self._so_far = SumsSoFar(least=facts.rule.least_block)
+        self._prepared: Any = None  # keys and masks that the last exchange made for the next, where it makes any
+        self._exchanges = 0  # the next exchange's number
+        self._sums = 0  # exchanges that the budget counts
+        self.tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
+        self.given_up = 0
+        """Rounds that were given up without a sum: clients answer no further attempt at them."""
+        self._doublings = {TRAIN: 0, EVALUATE: 0}  # of the declared bounds, since a client was out of range
+        self._learned = self.defense.start(facts.schema.layouts[TRAIN])  # of an adaptive defence, such as its clip
+        self._counted = CountedClients(facts.schema.needs_outcome)
+
+    @property
+    def history(self) -> list[RoundHistory]:
+        """One entry for each completed round."""
+        return self._history
+
+    @property
+    def position(self) -> int:
+        """Number of the next round as requests state it: rounds that were given up count."""
+        return len(self._history) + self.given_up
+
+    @property
+    def sums(self) -> int:
+        """Number of exchanges so far that the privacy budget counts, void ones included."""
+        return self._sums
+
+    @property
+    def prepared(self) -> bytes:
+        """Keys and masks, secret, that the last exchange prepared for the next one; empty where there are none."""
+        if self._prepared is None or isinstance(self._prepared, bytes):
+            return self._prepared or b""
+        return bytes(self._prepared.to_bytes())
+
+    @prepared.setter
+    def prepared(self, frozen: bytes) -> None:
+        self._prepared = frozen or None
+
+    @property
+    def announced(self) -> dict[int, Tensors]:
+        """By exchange, the sum announced to the clients that check it."""
+        return self._counted.announced
+
+    def attempt(self, pending: PendingSum, broadcast: Tensors) -> OpenExchange:
+        """Open the next attempt at a sum; every attempt takes its own exchange number.
+
+        Args:
+            pending: the sum.
+            broadcast: what contributions are computed from.
+
+        Raises:
+            BudgetSpent: the privacy budget allows no further exchange.
+        """
+        place = self.position, pending.kind
+        number, attempt = self._take_number(), self.tried.get(place, 0)
+        self.tried = {place: attempt + 1}
+        doublings = self._doublings[pending.kind]
+        header = ExchangeHeader(pending.cohort, pending.kind, doublings, self._learned, self.position, attempt)
+        return self.reopen(number, header, broadcast)
+
+    def reopen(self, number: int, header: ExchangeHeader, broadcast: Tensors) -> OpenExchange:
+        """Open an exchange with this number, header and broadcast."""
+        prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
+        content = ExchangeContent(header, broadcast, self._counted.listed(header.cohort), self._counted.body)
+        schema = self._facts.schema
+        return open_exchange(
+            self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
+        )
+
+    def completed(self, exchange: OpenExchange, summed: ExchangeResult) -> None:
+        """Note that an attempt gave a sum."""
+        self._prepared = exchange.prepared
+        self._so_far = self._so_far.with_sum(summed.record.survivors)
+
+    def failed(self, pending: PendingSum, exchange: OpenExchange, error: Exception) -> None:
+        """Note that an attempt was void, and decide whom the next one invites.
+
+        After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the same clients are invited
+        again. (Two opened sums over different clients could be subtracted, which shows those in one of them only.)
+        After `SurvivorsTooClose` nothing was opened, and some clients are left out. Otherwise the same
+        cohort is tried again.
+
+        Args:
+            pending: the sum; it is changed.
+            exchange: the attempt.
+            error: one of `VOIDING`.
+
+        Raises:
+            RoundVoid: it was the last attempt.
+            RangeRefused: it was the last attempt, and a client refused by name because of its range; or the range was
+                doubled as often as it may be.
+        """
+        self._prepared = exchange.prepared
+        self._so_far = self._so_far.with_sum(exchange.named)
+        kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
+        pending.void.append(f"{error}; bounds doubled" if doubled else str(error))
+        if isinstance(error, ClientOut):
+            pending.was_out = True
+            self._double(kind, error)
+            pending.cohort = error.survivors
+        elif isinstance(error, SurvivorsTooClose):
+            pending.cohort = keep_blocks(error.survivors, self._so_far, exchange.session.plan.threshold)
+        elif doubled or pending.was_out:
+            # In the clear a client refused by name; or a repeat after `ClientOut` lost a client, and without larger
+            # bounds the clients that were out would be out of the next attempt too.
+            self._double(kind, error)
+        if len(pending.void) >= self._max_void:
+            said = f"round {len(self._history)}: void {len(pending.void)} times, last because {pending.void[-1]}"
+            if isinstance(error, RangeRefused):  # in the clear, where a client says so
+                raise RangeRefused(f"{said}; declare larger bounds, or look for the client that diverges") from error
+            if pending.was_out:
+                said += "; a client sat out of an attempt: its own log says why, such as values beyond a bound"
+            raise RoundVoid(said)
+
+    def counted(self, summed: ExchangeResult, following: Tensors) -> None:
+        """Note which clients a training sum counted.
+
+        Args:
+            summed: the sum.
+            following: the broadcast that followed from it.
+        """
+        record = summed.record
+        self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
+        self._counted.count(record.round, record.survivors, following, summed.announced)
+
+    def _double(self, kind: str, error: Exception) -> None:
+        self._doublings[kind] += 1
+        if self._doublings[kind] > MAX_DOUBLINGS:
+            raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
+
+    def _take_number(self) -> int:
+        """Take an exchange's number and charge the budget; a run with a file writes both before the number is used.
+
+        Raises:
+            BudgetSpent: the privacy budget allows no further exchange.
+        """
+        if self._budget is not None:
+            try:
+                self._budget = self._budget.spend(1)
+            except BudgetSpent as error:
+                raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
+        self._sums += 1
+        return self._next_number(write=self._budget is not None)
+
+    def _next_number(self, *, write: bool = False) -> int:
+        """Take the next number, of an exchange or of messages outside one.
+
+        Args:
+            write: whether the state is to be written before the number is used; a run with a file overrides this.
+        """
+        self._exchanges += 1
+        return self._exchanges - 1
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counters of the round loop, in JSON values."""
+        return {
+            "run": self.transcript.run,
+            "exchanges": self._exchanges,
+            "sums": self._sums,
+            "blocks": [sorted(block) for block in self._so_far.blocks],
+            "doublings": self._doublings,
+            "learned": list(self._learned),
+            "counted": {str(client): exchange for client, exchange in self._counted.exchanges.items()},
+            "history": [entry.to_json() for entry in self._history],
+        }
+
+    def continue_from(
+        self, loop: Mapping[str, Any], followed: dict[int, Tensors], announced: dict[int, Tensors]
+    ) -> None:
+        """Take over the counters that `counters` returned.
+
+        Args:
+            loop: the counters.
+            followed: by exchange, the broadcast that followed from it.
+            announced: by exchange, the sum announced to the clients that check it.
+        """
+        self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
+        exchanges = {int(client): exchange for client, exchange in loop["counted"].items()}
+        self._counted = CountedClients(self._facts.schema.needs_outcome, exchanges, followed, announced)
+        self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
+        self._sums, self._learned = loop["sums"], tuple(loop["learned"])
+        # files of an earlier version hold the survivors of the last sum only
+        blocks = tuple(frozenset(block) for block in loop.get("blocks", [loop.get("opened", [])]) if block)
+        self._so_far = SumsSoFar(blocks, self._facts.rule.least_block)
+        if self._budget is not None:  # every exchange counts, whether or not the run had a budget then
+            self._budget = self._budget.spend(self._sums)
