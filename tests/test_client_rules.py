@@ -15,8 +15,7 @@ from securefed._messages import SERVER, Message
 from securefed._persistence import container
 from securefed._persistence.sealing import Seal
 from securefed._public import Public
-from securefed._runtime.exchange_header import EVALUATE, ExchangeHeader
-from securefed._runtime.exchange_schedule import ExchangeSchedule
+from securefed._runtime.exchange_header import EVALUATE, ExchangeHeader, ExchangeSchedule
 from securefed._runtime.federation import Federation
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import DataUsage, Limits

@@ -11,8 +11,8 @@ import pytest
 
 from securefed._messages import SERVER, Message
 from securefed._persistence.packing import nest, unnest
-from securefed._runtime import client as node
 from securefed._runtime import open_exchange
+from securefed._runtime import sum_node as node
 from securefed._runtime.counted_clients import CountedClients
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.federation import Federation

@@ -14,7 +14,7 @@ import pytest
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._persistence.packing import nest
 from securefed._public import Public
-from securefed._runtime import client as node_module
+from securefed._runtime import sum_node as node_module
 from securefed._runtime.client import ClientNode
 from securefed._runtime.exchange_context import CountedExchanges
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader

@@ -26,7 +26,7 @@ from securefed._persistence.packing import nest, pack, restore, unnest
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import learned_of, with_learned
-from securefed._runtime.exchange_schedule import BEFORE_ALL
+from securefed._runtime.exchange_header import BEFORE_ALL
 from securefed._tensors import Tensors
 from securefed.errors import DataError, StorageError
 

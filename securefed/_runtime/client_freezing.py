@@ -28,8 +28,7 @@ from typing import Any, Final
 
 from securefed._persistence.packing import nest, pack, restore, unnest
 from securefed._runtime.client_state import ClientNodeState
-from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.exchange_schedule import BEFORE_ALL
+from securefed._runtime.exchange_header import BEFORE_ALL, ExchangeHeader
 from securefed._runtime.sum_memory import SumMemory
 from securefed._runtime.sum_node import SumNode
 from securefed._tensors import Array, Tensors, decode, encode

@@ -8,7 +8,7 @@ from pathlib import Path
 from securefed._hyperparameters import check_integer, check_limit
 from securefed._persistence.sealing import Seal
 from securefed._runtime.cohorts import Schedule
-from securefed._runtime.exchange_schedule import MAX_VOID
+from securefed._runtime.exchange_header import MAX_VOID
 from securefed.defenses._differential_privacy import Budget
 
 

@@ -23,8 +23,7 @@ from securefed._runtime.client import COMMIT, REVEAL, ClientNode
 from securefed._runtime.client_selection import by_revealed, revealed_scalars, selecting, with_disclosures
 from securefed._runtime.cohorts import scheduled, uniform, unpredictable
 from securefed._runtime.exchange import Coordinator
-from securefed._runtime.exchange_header import EVALUATE, TRAIN
-from securefed._runtime.exchange_schedule import ExchangeSchedule
+from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeSchedule
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult
 from securefed._runtime.privacy_checks import check_evaluation

@@ -27,14 +27,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from traceback import clear_frames
+from typing import Any
+
+import numpy as np
 
 from securefed._messages import REFUSAL, SERVER, ClientId, Message
 from securefed._persistence.packing import unnest
-from securefed._runtime.aggregation_offers import AggregationOffers
-from securefed._runtime.client_commits import ClientCommits
-from securefed._runtime.client_encoding import encode_nothing, encoded_or_refusal, encoded_zeros, free
-from securefed._runtime.client_state import ClientNodeState, ComputedContribution, PendingUpload, has_memory
+from securefed._runtime.client_state import (
+    ClientCommits,
+    ClientNodeState,
+    ComputedContribution,
+    PendingUpload,
+    has_memory,
+)
 from securefed._runtime.exchange_context import (
     NEVER,
     CountedExchanges,
@@ -42,19 +48,24 @@ from securefed._runtime.exchange_context import (
     tensors_digest,
     upload_context,
 )
-from securefed._runtime.exchange_header import TRAIN, ExchangeHeader
-from securefed._runtime.exchange_plans import ExchangePlans
-from securefed._runtime.exchange_schedule import ExchangeSchedule
+from securefed._runtime.exchange_header import TRAIN, ExchangeHeader, ExchangeSchedule
 from securefed._runtime.late_log import log_absence
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
 from securefed._runtime.refusals import charge, refusal_body
-from securefed._runtime.sum_facts import SumSchema
+from securefed._runtime.sum_facts import ExchangePlans, SumSchema
 from securefed._runtime.sum_guard import SumGuard
 from securefed._runtime.sum_memory import MOST_OUT, SumRule
 from securefed._tensors import Tensors
-from securefed.defenses._base import Defense, Session, has_indicator, without_indicator_tensor
-from securefed.defenses._capabilities import SupportsAuthenticatedRefusals, SupportsPrecomputation
+from securefed.defenses._base import Defense, Plan, Session, has_indicator, without_indicator_tensor
+from securefed.defenses._capabilities import (
+    SupportsAuthenticatedRefusals,
+    SupportsMemory,
+    SupportsPipelining,
+    SupportsPrecomputation,
+    SupportsReleases,
+    SupportsVerification,
+)
 from securefed.errors import ClientDeclines, ContradictionError, MalformedError, SecureFedError
 
 
@@ -91,14 +102,18 @@ class SumNode:
         ledger: Ledger | None = None,
         rule: SumRule | None = None,
         sums: Ledger | None = None,
-        persist: Callable[[Self], None] | None = None,
+        persist: Callable[[Any], None] | None = None,
     ) -> None:
         self.client, self.run, self._schema = client, run, schema
         self._defense, self._keep = defense, keep
         self.exchanges, self.ledger, self.persist = exchanges or ExchangeSchedule(), ledger, persist
-        self._offers = AggregationOffers.of(defense.aggregation)
+        aggregation = defense.aggregation  # asked once for what it has beside its stages, as each check takes a while
+        self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
+        self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
+        self._releasing = aggregation if isinstance(aggregation, SupportsReleases) else None
+        self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
         self._plans = ExchangePlans(schema, defense)
-        self._commits = ClientCommits(client, schema, self._plans, self._offers.verifying, self._advance)
+        self._commits = ClientCommits(client, schema, self._plans, self._verifying, self._advance)
         kept = sums or ledger
         self.guard = SumGuard(kept or Ledger.in_memory(), rule or SumRule(), frozen=kept is None)
         self.state = ClientNodeState()
@@ -206,9 +221,7 @@ class SumNode:
             return self._accept(state, message)
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
-        if self._offers.releasing is not None and (
-            release := self._offers.releasing.client_releases(state.protocol, protocol)
-        ):
+        if self._releasing is not None and (release := self._releasing.client_releases(state.protocol, protocol)):
             self.guard.release(self.run, release)  # refused, the state stays as it was and nothing is sent
         return self._remember(replace(state, protocol=protocol)), reply
 
@@ -279,7 +292,7 @@ class SumNode:
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
         kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
         state = self._remember(replace(state, protocol=protocol, encoded=kept))
-        if state.trains and (verifying := self._offers.verifying) is not None:
+        if state.trains and (verifying := self._verifying) is not None:
             state = replace(state, sum_key=verifying.client_keeps(protocol))  # by which `_commits` checks the sum
         return state, reply
 
@@ -299,9 +312,7 @@ class SumNode:
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
         """Keep what the aggregation must know in later exchanges, such as a pinned key."""
-        kept = (
-            state.memory if self._offers.remembering is None else self._offers.remembering.client_memory(state.protocol)
-        )
+        kept = state.memory if self._remembering is None else self._remembering.client_memory(state.protocol)
         return replace(state, memory=kept)
 
     def _open(self, state: ClientNodeState, message: Message) -> ClientNodeState:
@@ -316,10 +327,38 @@ class SumNode:
         if (size := len(header.cohort)) > session.plan.clients:
             raise MalformedError(message.sender, f"cohort of {size} exceeds the planned {session.plan.clients}")
         place = self.exchanges.check(state.place, header)  # its position in the run's schedule
-        if self._offers.pipelined is not None and state.protocol is not None:
-            protocol = self._offers.pipelined.client_resume(session, self.client, state.protocol)
+        if self._pipelined is not None and state.protocol is not None:
+            protocol = self._pipelined.client_resume(session, self.client, state.protocol)
         else:
             protocol = self.protocol_for(session)
-        if self._offers.remembering is not None:
-            protocol = self._offers.remembering.client_remind(protocol, state.memory)
+        if self._remembering is not None:
+            protocol = self._remembering.client_remind(protocol, state.memory)
         return replace(state, header=header, session=session, protocol=protocol, last_round=message.round, place=place)
+
+
+def encoded_or_refusal(defense: Defense, plan: Plan, raw: Tensors) -> Tensors | Exception:
+    """Encode a contribution; return the exception where that fails.
+
+    The caller frees `raw`, and then `free`s the exception: both hold arrays as large as the model.
+    """
+    try:
+        return defense.encode(raw, plan)
+    except Exception as error:
+        return error
+
+
+def free(refusal: Exception) -> Exception:
+    """Free the arrays that the frames of a refusal hold, and return it."""
+    clear_frames(refusal.__traceback__)
+    return refusal
+
+
+def encode_nothing(defense: Defense, plan: Plan) -> None:
+    """Take the time of encoding a contribution, where there is none and the server must not learn that."""
+    if has_indicator(plan):
+        encoded_zeros(defense, plan)
+
+
+def encoded_zeros(defense: Defense, plan: Plan) -> Tensors:
+    """Encode zeros, the contribution of a client that sits out under noise."""
+    return defense.encode({spec.name: np.zeros(spec.shape) for spec in plan.own}, plan)

@@ -20,8 +20,7 @@ from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_selection import check_no_noise, check_reveal, revealed_scalars
-from securefed._runtime.exchange_header import TRAIN
-from securefed._runtime.exchange_schedule import MAX_VOID, ExchangeSchedule
+from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import check_evaluation, check_secret_cohorts

@@ -18,8 +18,7 @@ import numpy as np
 from securefed.errors import ConfigError, DataError
 from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN
 from securefed.parties._terms import SumTerms
-from securefed.parties._update import is_local
-from securefed.parties._wrapped_names import unwrap_hint, without_wrapper
+from securefed.parties._update import is_local, unwrap_hint, without_wrapper
 
 
 class WrongStructure(DataError):

@@ -14,8 +14,7 @@ from securefed._runtime.ledger import Ledger
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
-from securefed.parties._update import is_local, read_update
-from securefed.parties._wrapped_names import without_wrapper
+from securefed.parties._update import is_local, read_update, without_wrapper
 
 _LOG = logging.getLogger("securefed.client")
 

@@ -4,10 +4,12 @@ The terms of a sum (`SumTerms`: clients, tensors and defence) travel to all part
 links: transforms, such as a clip, and last the aggregation protocol. Only the public part is written: of identities the
 public ones, of encryption the parameters. A chain with a link of a class that is not in `_CLASSES` (a user's own
 transform, a decryption key shared among several holders) is refused by name; such parties build their terms in code.
+The functions at the top tell the terms what a defence does to an update.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
@@ -16,9 +18,38 @@ from typing import Any, Final
 import numpy as np
 
 from securefed.defenses._base import Aggregation, Defense
+from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._transform import Transform
+from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import ConfigError, DataError
+
+
+def power_of_two(least: float) -> float:
+    """Return the smallest power of two from `least` > 0 on: exact, whereas a rounded logarithm may fall short."""
+    mantissa, exponent = math.frexp(least)  # least = mantissa 2^exponent, 1/2 <= mantissa < 1
+    return math.ldexp(1.0, exponent - (mantissa == 0.5))
+
+
+def pipelined(defense: Defense) -> Defense:
+    """Return the defence whose secure aggregation agrees the keys of the next round in each; others as they are."""
+    aggregation = defense.aggregation
+    if not isinstance(aggregation, SecureAggregation):
+        return defense
+    return replace(defense, aggregation=replace(aggregation, pipelined=True))
+
+
+def changes_updates(defense: Defense) -> bool:
+    """Tell whether a defence sparsifies, clips or noises the whole contribution, which excludes weights beside it.
+
+    Noise of the clients has the stage `ENCODE`, but needs a clip before it, which is found here.
+    """
+    return any(transform.stage < ChainStage.ENCODE for transform in defense.transforms)
+
+
+def clips(defense: Defense) -> bool:
+    """Tell whether a defence clips contributions."""
+    return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
+
 
 _PRIVACY: Final = "securefed.defenses._differential_privacy"
 _CLASSES: Final = {

@@ -13,7 +13,7 @@ from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.privacy_cost import PrivacyCost
 from securefed._runtime.sum_node import SumNode
 from securefed.errors import ContradictionError
-from securefed.parties._base import BASE, no_model
+from securefed.parties._update import BASE, no_model
 
 
 class PartyNode(SumNode):

@@ -35,8 +35,7 @@ from securefed.defenses._base import Plan
 from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import check_key, check_signed
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
-from securefed.parties._update import is_local, like
-from securefed.parties._wrapped_names import without_wrapper
+from securefed.parties._update import is_local, like, without_wrapper
 
 T = TypeVar("T")
 

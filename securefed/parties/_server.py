@@ -30,13 +30,12 @@ from securefed._runtime.terms import new_run
 from securefed._tensors import Array, decode, encode
 from securefed.defenses._differential_privacy import FixedSizeSampling
 from securefed.errors import ConfigError, DataError, MessageRefused, PrecisionWarning, SecureFedError, StorageError
-from securefed.parties._base import broadcast_of
 from securefed.parties._envelope import check_key, unwrap, wrap
 from securefed.parties._guards import check_parties
 from securefed.parties._precision import imprecise
 from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms, check_terms
-from securefed.parties._update import read_update
+from securefed.parties._update import broadcast_of, read_update
 
 _KIND: Final = "server's state of a sum"
 _LOG = logging.getLogger("securefed.server")

@@ -23,8 +23,7 @@ from typing import Any, Final, Self
 
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import PartyId
-from securefed._runtime.exchange_header import TRAIN
-from securefed._runtime.exchange_schedule import MAX_VOID, ExchangeSchedule
+from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
 from securefed._runtime.privacy_cost import epsilon_after
 from securefed._runtime.sampling_checks import check_sampling
 from securefed._runtime.sum_facts import SumFacts, SumSchema
@@ -37,15 +36,21 @@ from securefed.defenses._secure_aggregation.double_masking import SecureAggregat
 from securefed.errors import ConfigError, DataError
 from securefed.parties._answer_time import LONGEST as LONGEST_WAIT
 from securefed.parties._answer_time import declared
-from securefed.parties._base import broadcast_of
-from securefed.parties._defense_facts import changes_updates, clips, power_of_two
-from securefed.parties._defense_facts import pipelined as pipelined_by
-from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
+from securefed.parties._defense_json import (
+    changes_updates,
+    clips,
+    defense_from_json,
+    defense_to_json,
+    power_of_two,
+    with_plain_numbers,
+    with_tuples,
+)
+from securefed.parties._defense_json import pipelined as pipelined_by
 from securefed.parties._envelope import LONGEST
 from securefed.parties._guards import check_minima, notes, rule_of
 from securefed.parties._plan_notes import BATCH_NORM, check_declared, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
-from securefed.parties._update import is_local
+from securefed.parties._update import broadcast_of, is_local
 
 UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
 _FORMAT: Final = 1

@@ -2,22 +2,82 @@
 
 `SumClient` reads each update and `SumServer` the model it starts from; the result of a sum is written back by `like`.
 The terms of a sum (`SumTerms`) state the names and shapes of its tensors, and patterns of names that stay local.
+
+Libraries that wrap a model put a prefix before all names of its state_dict (`module.`); either side may be the wrapped
+one. The messages of a round name the model that updates are computed from by its digest: what clients upload is bound
+to it, so that clients which were given different models are not summed. The model itself travels as the caller likes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from securefed._runtime.exchange_context import tensors_digest
 from securefed._tensors import Array, is_torch, real_array
 from securefed.errors import DataError
-from securefed.parties._wrapped_names import unwrap_hint, without_wrapper
 
 T = TypeVar("T")
+_WRAPPERS: Final = {"_module.": "opacus", "module.": "DistributedDataParallel", "_orig_mod.": "torch.compile"}
+_LOG = logging.getLogger("securefed.client")
+
+
+def without_wrapper(given: Mapping[str, T], wanted: Collection[str]) -> Mapping[str, T]:
+    """Return a mapping under the names that the terms give its tensors, if it differs from them by wrappers alone.
+
+    Names are changed only where all of them, on that side, have the same prefix, and where every wanted name is then
+    found; so it is clear which tensor is which. That is said in the log, once for each prefix.
+
+    Args:
+        given: tensors by name; further names than the wanted ones may be among them.
+        wanted: names that the terms give.
+
+    Returns:
+        The mapping under the names of the terms, or `given` itself where no prefix explains the difference.
+    """
+    if all(name in given for name in wanted) or not all(isinstance(name, str) for name in given):
+        return given
+    theirs, ours = _wrapper(given), _wrapper(wanted)
+    renamed = {ours + name.removeprefix(theirs): value for name, value in given.items()}
+    if theirs == ours or not all(name in renamed for name in wanted):
+        return given
+    _say(theirs, ours)
+    return renamed
+
+
+def unwrap_hint(name: str, given: Collection[str]) -> str:
+    """Say what to write where a missing tensor is there under a wrapper's prefix; empty where it is not."""
+    for other in given:
+        for prefix, library in _WRAPPERS.items():
+            if isinstance(other, str) and other.endswith(prefix + name):
+                bare = f"model.{other.removesuffix(name)}state_dict()"
+                return f"; it holds {other!r}, the name inside a wrapper ({library}): give {bare}"
+    return ""
+
+
+def _wrapper(names: Collection[str]) -> str:
+    """Return the wrappers' prefixes that all names begin with; empty for no names."""
+    prefix, more = "", bool(names)
+    while more:
+        more = False
+        for wrapper in _WRAPPERS:
+            if all(name.startswith(prefix + wrapper) for name in names):
+                prefix, more = prefix + wrapper, True
+    return prefix
+
+
+@cache
+def _say(theirs: str, ours: str) -> None:
+    _LOG.warning(
+        "names of tensors begin with %r, and those of the terms with %r: these are read as the same tensors; give the "
+        "state_dict of the bare model, such as model._module.state_dict(), to be rid of this line", theirs, ours,
+    )  # fmt: skip
 
 
 def is_local(name: str, patterns: Sequence[str]) -> bool:
@@ -114,3 +174,26 @@ def _check_no_overflow(value: Array, converted: Array, name: str) -> None:
 
 def _too_large(value: Array, name: str) -> DataError:
     return DataError(f"the sum or mean holds {float(np.abs(value).max()):.6g}, which {name} does not; use float64")
+
+
+BASE: Final = "base"
+
+
+def no_model(round: int) -> bytes:
+    """Return what stands for the model's digest in a round that no model is bound to, 32 bytes.
+
+    It binds an upload to its round, and says nothing of what is summed: statistics of round 0 have it in common, and
+    equal contributions of two rounds do not. So no client recognises a contribution by it. Without a model all
+    contributions of the same rows count as equal (`SumRule.sources`, rule B in `sum_memory`).
+    """
+    return hashlib.sha256(f"securefed no model\0{round}".encode()).digest()
+
+
+def base_array(digest: bytes) -> Array:
+    """Return the digest of a model as the tensor that requests hold, uint8 (32,)."""
+    return np.frombuffer(digest, np.uint8).copy()
+
+
+def broadcast_of(base: Mapping[str, Array] | None, round: int) -> dict[str, Array]:
+    """Return what the requests of a round tell its clients: the digest of its model, or what stands for it."""
+    return {BASE: base_array(no_model(round) if base is None else model_digest(base))}

@@ -18,7 +18,7 @@ import numpy as np
 from securefed._messages import REFUSAL, SERVER, Message, Transcript
 from securefed._persistence.packing import nest
 from securefed._runtime.client import ClientNode
-from securefed._runtime.client_commits import ClientCommits
+from securefed._runtime.client_state import ClientCommits
 from securefed._runtime.exchange import Coordinator, HelperNode
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader

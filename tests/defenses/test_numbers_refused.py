@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from securefed import DataUsage, Limits, RunOptions, defenses, statistics
-from securefed._runtime.exchange_schedule import ExchangeSchedule
+from securefed._runtime.exchange_header import ExchangeSchedule
 from securefed.errors import SecureFedError
 from securefed.parties import SummedTensor
 

@@ -16,9 +16,8 @@ from securefed.errors import ConfigError
 from securefed.flower import secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
 from securefed.parties import SumTerms
-from securefed.parties._base import base_array
 from securefed.parties._envelope import unwrap, wrap
-from securefed.parties._update import model_digest, read_update
+from securefed.parties._update import base_array, model_digest, read_update
 from tests.flower import ordinary_app
 from tests.flower.grid import arrived
 from tests.flower.ordinary_app import CLIENTS, ROWS

@@ -45,10 +45,9 @@ from securefed.flower._sum_messages import (
     reply_data,
 )
 from securefed.parties import SumClient, SumTerms
-from securefed.parties._base import BASE, base_array
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._node import PartyNode
-from securefed.parties._update import model_digest, read_update
+from securefed.parties._update import BASE, base_array, model_digest, read_update
 from tests.contract import test_non_interference as battery
 from tests.contract.deviating_server import Told
 from tests.contract.deviations import CLIENTS, DATA, VICTIM

@@ -13,8 +13,7 @@ from torch import nn
 from securefed.defenses import secure_aggregation
 from securefed.errors import DataError
 from securefed.parties import SumClient, SumServer, SumTerms
-from securefed.parties._update import read_update
-from securefed.parties._wrapped_names import without_wrapper
+from securefed.parties._update import read_update, without_wrapper
 
 PREFIXES = ["_module.", "module.", "_orig_mod.", "module._orig_mod."]
 
