@@ -19,7 +19,8 @@ import numpy as np
 from securefed._messages import Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import local
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses._aggregation import Aggregation, Outgoing
+from securefed.defenses._plan import Plan, Session, UploadContext, expect_stage
 from securefed.errors import MalformedError, TooFewSurvivors
 
 UPLOAD = "upload"

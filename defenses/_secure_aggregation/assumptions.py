@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from securefed.defenses._base import Plan
+from securefed.defenses._plan import Plan
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.session import masking_of
 

@@ -27,7 +27,7 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Session
+from securefed.defenses._plan import Session
 from securefed.defenses._secure_aggregation import channel
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
 from securefed.defenses._secure_aggregation.primitives import fingerprint

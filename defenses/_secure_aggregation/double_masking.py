@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Literal
 from securefed._hyperparameters import check_integer
 from securefed._messages import REFUSAL, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext
-from securefed.defenses._capabilities import Release
+from securefed.defenses._aggregation import Aggregation, Outgoing, Release
 from securefed.defenses._fixed_point import is_ring
+from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import (
     channel,
     masking_client,

@@ -16,8 +16,8 @@ import numpy as np
 
 from securefed._messages import Message
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Plan, TensorPlan
 from securefed.defenses._fixed_point import lanes, to_ring, wire_dtype, wire_size
+from securefed.defenses._plan import Plan, TensorPlan
 from securefed.defenses._secure_aggregation import channel, verification
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, key_stream
 from securefed.defenses._secure_aggregation.session import MASKED, wire_shape

@@ -36,8 +36,8 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes, nest
 from securefed._tensors import Tensors
-from securefed.defenses._base import UploadContext, check_request
-from securefed.defenses._capabilities import Release
+from securefed.defenses._aggregation import Release
+from securefed.defenses._plan import UploadContext, check_request
 from securefed.defenses._secure_aggregation import channel, consistency, verification
 from securefed.defenses._secure_aggregation.masked_uploads import upload_residues
 from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes

@@ -44,8 +44,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes
-from securefed.defenses._base import Session, expect_stage
 from securefed.defenses._fixed_point import from_ring
+from securefed.defenses._plan import Session, expect_stage
 from securefed.defenses._secure_aggregation import channel, consistency, verification
 from securefed.defenses._secure_aggregation.graph import neighbours
 from securefed.defenses._secure_aggregation.identities import Identities

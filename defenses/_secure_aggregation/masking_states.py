@@ -27,7 +27,8 @@ import numpy as np
 from securefed._messages import SERVER, ClientId
 from securefed._persistence.packing import local, stored_as
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Outgoing, Session
+from securefed.defenses._aggregation import Outgoing
+from securefed.defenses._plan import Session
 from securefed.defenses._secure_aggregation import channel, consistency
 from securefed.defenses._secure_aggregation.graph import neighbourhoods, neighbours
 from securefed.defenses._secure_aggregation.identities import Identities

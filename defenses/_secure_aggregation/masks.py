@@ -30,8 +30,8 @@ import numpy as np
 
 from securefed._messages import ClientId
 from securefed._tensors import Array
-from securefed.defenses._base import Plan
 from securefed.defenses._fixed_point import wire_dtype, wire_size
+from securefed.defenses._plan import Plan
 from securefed.defenses._secure_aggregation.mask_streams import LONGEST, ChunkBuffers, Encryptor, choice, mask_stream
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, hkdf, label
 from securefed.errors import DataError

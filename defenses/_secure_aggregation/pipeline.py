@@ -37,7 +37,8 @@ from typing import Any
 from securefed._messages import SERVER, Aggregate, ClientId, Message
 from securefed._persistence.packing import from_bytes, local, nest, pack, restore, stored_as, unnest
 from securefed._tensors import Array, Tensors, decode, encode
-from securefed.defenses._base import Outgoing, Plan, Session, UploadContext
+from securefed.defenses._aggregation import Outgoing
+from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import masking_client as four_stage_client
 from securefed.defenses._secure_aggregation import masking_server as four_stage_server
 from securefed.defenses._secure_aggregation.channel import TAG

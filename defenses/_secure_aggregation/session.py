@@ -22,9 +22,8 @@ from typing import Final
 
 from securefed._messages import ClientId
 from securefed._tensors import Array
-from securefed.defenses._base import Plan, Session, TensorPlan, plan_digest
 from securefed.defenses._fixed_point import lanes, wire_dtype, wire_size
-from securefed.defenses._plan import MaskingPlan
+from securefed.defenses._plan import MaskingPlan, Plan, Session, TensorPlan, plan_digest
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, fingerprint, label
 from securefed.errors import PlanError

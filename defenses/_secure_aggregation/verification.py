@@ -45,7 +45,7 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Plan, TensorPlan
+from securefed.defenses._plan import Plan, TensorPlan
 from securefed.defenses._secure_aggregation.channel import take
 from securefed.defenses._secure_aggregation.masks import SignedMask
 from securefed.defenses._secure_aggregation.mersenne import BITS, CHUNK, dot

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from securefed.defenses._aggregation import SupportsMemory, SupportsPipelining, SupportsReleases, SupportsVerification
 from securefed.defenses._base import Aggregation
-from securefed.defenses._capabilities import (
-    SupportsMemory,
-    SupportsPipelining,
-    SupportsReleases,
-    SupportsVerification,
-)
 
 
 @dataclass(frozen=True)

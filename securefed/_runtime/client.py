@@ -62,8 +62,8 @@ from securefed._transports.base import BatchEndpoint
 from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
+from securefed.defenses._aggregation import SupportsAuthenticatedRefusals, SupportsPrecomputation
 from securefed.defenses._base import Defense, Session, has_indicator, without_indicator_tensor
-from securefed.defenses._capabilities import SupportsAuthenticatedRefusals, SupportsPrecomputation
 from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
 
 COMMIT, REVEAL = "commit", "reveal"

@@ -21,7 +21,7 @@ from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import has_memory
 from securefed._tensors import Tensors
 from securefed.algorithms._base import RoundOutcome
-from securefed.defenses._capabilities import SupportsVerification
+from securefed.defenses._aggregation import SupportsVerification
 from securefed.errors import ContradictionError, SecureFedError
 
 _LOG = logging.getLogger("securefed.client")

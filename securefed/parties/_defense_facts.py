@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from securefed.defenses._base import Defense
+from securefed.defenses._base import ChainStage, Defense
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
-from securefed.defenses._transform import ChainStage
 
 
 def power_of_two(least: float) -> float:

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed.defenses._base import Aggregation, Defense
+from securefed.defenses._base import Aggregation, Defense, Transform
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._transform import Transform
 from securefed.errors import ConfigError, DataError
 
 _PRIVACY: Final = "securefed.defenses._differential_privacy"
