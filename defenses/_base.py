@@ -17,7 +17,6 @@ planned. `Defense` holds the links and calls them: `plan` before a run, then in 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -188,7 +187,7 @@ class Defense:
         """The defence as composed, for instance `clip(1) + gaussian(z=3.2) + secure_aggregation`."""
         return " + ".join([*(str(t) for t in self.transforms), str(self.aggregation)])
 
-    @property
+    @cached_property
     def _adaptive(self) -> AdaptiveTransform | None:
         return next((link for link in self.transforms if isinstance(link, AdaptiveTransform)), None)
 
@@ -281,10 +280,11 @@ class Defense:
     def _encode(self, contribution: Tensors, plan: Plan) -> Tensors:
         """Pass a contribution that was checked through all transforms."""
         inner = without_indicator(plan)
-        planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
+        planned = {tensor.name: tensor.shape for tensor in inner.tensors}
+        shapes = {name: np.shape(value) for name, value in contribution.items()}
         for transform in self.transforms:
             contribution = transform.encode(contribution, inner)
-            before, shapes = shapes, _shapes(contribution)
+            before, shapes = shapes, {name: np.shape(value) for name, value in contribution.items()}
             last = transform is self.transforms[-1]
             if not before.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
                 raise PlanError(
@@ -318,17 +318,12 @@ class Defense:
         """Return the clipping and noise record of an exchange with `count` survivors, of all transforms together."""
         records = [transform.distortion(plan, count) for transform in self.transforms]
         units = {name: unit for record in records for name, unit in record.units.items()}
-
         # links state noise in multiples of `units[name]`, the norm of an adaptive clip; here in the algorithm's units
-        def in_units(noise: Mapping[str, float], rate: float = 1.0) -> dict[str, float]:
-            return {name: deviation * units.get(name, 1.0) / rate for name, deviation in noise.items()}
-
-        return ClippingNoiseRecord(
-            tuple(clip for record in records for clip in record.clips),
-            in_units({name: value for record in records for name, value in record.noise.items()}),
-            in_units({name: x for record in records for name, x in record.released.items()}, plan.sampling_rate),
-            units,
-        )
+        noise = {n: x * units.get(n, 1.0) for record in records for n, x in record.noise.items()}
+        released = {
+            n: x * units.get(n, 1.0) / plan.sampling_rate for record in records for n, x in record.released.items()
+        }
+        return ClippingNoiseRecord(tuple(clip for record in records for clip in record.clips), noise, released, units)
 
 
 _PLANNING: Final = Lock()
@@ -337,10 +332,6 @@ _PLANS_KEPT: Final = 8
 
 defenses: Registry[Defense] = Registry("defense", built_in="securefed._catalogue")
 """The registered defences, by name."""
-
-
-def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
-    return {name: np.shape(value) for name, value in tensors.items()}
 
 
 def with_indicator(plan: Plan) -> Plan:

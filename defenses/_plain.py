@@ -1,6 +1,6 @@
 """Sum in the clear: every contribution travels as it is. The baseline of every comparison.
 
-The runtime calls the methods of `Plain` as `_base.Aggregation` describes. An exchange (one sum) has one stage,
+The runtime calls the methods of `Plain` as `_aggregation.Aggregation` describes. An exchange (one sum) has one stage,
 `upload`: the server asks with an empty message, a client replies with its tensors. Nothing is hidden from the server,
 and nothing authenticated; both are left to the transport. `exact` says whether the sum is taken in a ring of integers,
 `hides` whether single contributions stay hidden from the server. A field marked `local` is left out when the runtime

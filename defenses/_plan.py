@@ -68,7 +68,7 @@ class TensorPlan:
     sensitivity: float | None = None
     declared: float | None = None
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of entries."""
         return int(math.prod(self.shape))

@@ -36,12 +36,16 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes, nest
 from securefed._tensors import Tensors
-from securefed.defenses._aggregation import Release
 from securefed.defenses._plan import UploadContext, check_request
 from securefed.defenses._secure_aggregation import channel, consistency, verification
-from securefed.defenses._secure_aggregation.masked_uploads import upload_residues
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes
-from securefed.defenses._secure_aggregation.masks import PrecomputedMasks, SignedMask, apply_masks, pair_mask, self_mask
+from securefed.defenses._secure_aggregation.masks import (
+    PrecomputedMasks,
+    SignedMask,
+    apply_masks,
+    pair_mask,
+    self_mask,
+    upload_residues,
+)
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import (
     CONFIRM,
@@ -54,6 +58,8 @@ from securefed.defenses._secure_aggregation.session import (
     SHARES,
     UNMASK,
     UPLOAD,
+    MaskingClient,
+    no_bytes,
     session_digest,
     wire_shape,
 )
@@ -84,7 +90,7 @@ def client_step(state: MaskingClient, request: Message, encoded: Tensors | None)
     if state.stage == request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
-        return client_upload(client_accept(state, request, context_of(state)), encoded)
+        return client_upload(client_accept(state, request, UploadContext(state.session.context, b"")), encoded)
     _check_request(state, request)
     if state.stage == KEYS:
         return _advertise(state, request)
@@ -101,14 +107,6 @@ def _check_request(state: MaskingClient, request: Message) -> None:
     check_request(request, state.session, state.client, state.stage, state.stage)
 
 
-def context_of(state: MaskingClient) -> UploadContext:
-    """Return the context of an exchange without a broadcast, for callers that hold the contribution from the start.
-
-    Its source is empty. (Callers with a broadcast make the context themselves, and hash the broadcast.)
-    """
-    return UploadContext(state.session.context, b"")
-
-
 def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
     """Agree on a channel with the server, and send both public keys: sealed by the channel, and signed if it can."""
     channel.expect_fields(request, ("server_key",))
@@ -118,9 +116,11 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
     session = session_digest(state.session)
     secret = channel.agreed_secret(session, state.client, server_key, keys, agree(share, server_key, SERVER))
     state = replace(state, stage=SHARES, channel=secret, own_keys=b"".join(keys))
-    statement = consistency.keys_statement(session, state.ahead, state.client, state.own_keys)
     advert = {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])}
-    return state, state.seal(KEYS, {**advert, **consistency.signed(state.identities, state.client, statement)})
+    if state.identities is not None:
+        statement = consistency.keys_statement(session, state.ahead, state.client, state.own_keys)
+        advert |= consistency.signed(state.identities, state.client, statement)
+    return state, state.seal(KEYS, advert)
 
 
 def client_accept(state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
@@ -144,7 +144,8 @@ def client_accept(state: MaskingClient, request: Message, context: UploadContext
         raise ContradictionError(SERVER, f"it asks for an upload, but this client's next stage is {state.stage!r}")
     channel.verify(state.channel, request)
     plan = state.session.plan
-    channel.expect_fields(request, ("ids", "bundles", *verification.request_fields(plan), channel.TAG))
+    pieces = ("pieces", "piece_commitments") if plan.verified else ()
+    channel.expect_fields(request, ("ids", "bundles", *pieces, channel.TAG))
     share_dealers = take_members(state, request, state.advertised_clients)
     dealers = dealers_in_neighbourhood(state, share_dealers)
     rows = channel.take(request, "bundles", np.uint8, (len(dealers), ENCRYPTED_SHARES_BYTES))
@@ -160,8 +161,8 @@ def client_accept(state: MaskingClient, request: Message, context: UploadContext
         opening_keys=no_bytes(),
     )
     if plan.verified:
-        dealt_by, pieces = verification.key_dealers(state.digest, state.advertised_clients), state.piece_keys
-        key = verification.sum_key(state.client, state.digest, dealt_by, share_dealers, pieces, request, state.exchange)
+        dealt_by, keys = verification.key_dealers(state.digest, state.advertised_clients), state.piece_keys
+        key = verification.sum_key(state.client, state.digest, dealt_by, share_dealers, keys, request, state.exchange)
     return replace(state, piece_keys=no_bytes(), sum_key=key)
 
 
@@ -217,6 +218,7 @@ def _masks(state: MaskingClient) -> Sequence[SignedMask]:
 
 def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
     """Sign the set of survivors. The client signs once, so no other set is unmasked with its shares."""
+    assert state.identities is not None
     alive = _take_survivors(state, request)
     statement = consistency.survivors_statement(state.exchange, alive)
     signature = consistency.signed(state.identities, state.client, statement)
@@ -255,12 +257,3 @@ def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, .
     if len(alive) < state.session.plan.threshold:
         raise ContradictionError(SERVER, f"{len(alive)} uploads are fewer than {state.session.plan.threshold}")
     return alive
-
-
-def release_of(before: MaskingClient, after: MaskingClient) -> Release | None:
-    """Return the sum that a client consents to in the step between two states; `None` for another step."""
-    if before.survivors or not after.survivors:
-        return None
-    known = None if after.identities is None else after.identities.public
-    members = () if known is None else tuple(known[client] for client in after.survivors)
-    return Release(after.survivors, after.contribution, members)

@@ -44,9 +44,16 @@ from securefed.defenses._secure_aggregation import masking_server as four_stage_
 from securefed.defenses._secure_aggregation.channel import TAG
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.masking_server import ChannelAcceptor, Replies
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient, MaskingServer
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
-from securefed.defenses._secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD, masking_of
+from securefed.defenses._secure_aggregation.session import (
+    KEYS,
+    SHARES,
+    UNMASK,
+    UPLOAD,
+    MaskingClient,
+    MaskingServer,
+    masking_of,
+)
 from securefed.errors import DataError, MalformedError, MessageRefused, TooFewSurvivors
 
 NEXT = "next"
@@ -58,15 +65,14 @@ _LASTING = {"session", "identities", "precomputed"}
 exchange's own session and identities, and `precomputed`, the masks that `make_masks` computes later."""
 
 
-def _common(plan: Plan) -> dict[str, int]:
-    """Return the numbers that must be equal in the plans of two exchanges for one to precompute keys of the other."""
-    masking = masking_of(plan)
-    return {"clients": plan.clients, "threshold": plan.threshold, "degree": masking.degree, "shares": masking.shares}
-
-
 def _header(plan: Plan) -> dict[str, int]:
-    """Return the header of packed states: the format's version, and the numbers above."""
-    return {"version": _VERSION, **_common(plan)}
+    """Return the header of packed states: the format's version, and the numbers of a plan that keys depend on.
+
+    These must be equal in the plans of two exchanges for one to precompute keys of the other.
+    """
+    numbers = {"version": _VERSION, "clients": plan.clients, "threshold": plan.threshold}
+    masking = masking_of(plan)
+    return {**numbers, "degree": masking.degree, "shares": masking.shares}
 
 
 def _freeze(state: MaskingClient | MaskingServer) -> bytes:
@@ -128,7 +134,7 @@ class PipelinedClient(MaskingClient):
     def begin(self) -> PipelinedClient:
         """Go to the stage `upload` with the precomputed state, for an exchange that begins with `upload`.
 
-        Of two plans that agree in the numbers of `_common`, one may use what was precomputed for the other.
+        Of two plans that agree in the numbers of `_header`, one may use what was precomputed for the other.
 
         Raises:
             MalformedError: nothing was precomputed, or it was for another plan.
@@ -155,8 +161,7 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
     if request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
-        context = four_stage_client.context_of(state)  # of a contribution without a broadcast
-        return client_upload(client_accept(state, request, context), encoded)
+        return client_upload(client_accept(state, request, UploadContext(state.session.context, b"")), encoded)
     if request.stage != UNMASK:
         if request.stage == KEYS:  # the server starts anew: what the last exchange precomputed is not used
             state = replace(state, precomputed_exchange=b"")

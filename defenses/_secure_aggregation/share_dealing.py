@@ -1,4 +1,4 @@
-"""Deal the shares of a client's two secrets to its neighbours, encrypted, and open those that they dealt to it.
+"""Draw a client's neighbours, deal them encrypted shares of its two secrets, and open those that they dealt to it.
 
 In secure aggregation by double masking (Bonawitz et al. 2017) a client adds to its upload a mask of its own, from its
 self-mask seed, and a mask with each neighbour, from its mask key (`masks`). To open the sum the server needs the seeds
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,14 +25,14 @@ from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
 from securefed.defenses._secure_aggregation import channel, consistency, verification
-from securefed.defenses._secure_aggregation.graph import neighbours
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient
 from securefed.defenses._secure_aggregation.primitives import (
+    FIELD,
     KEY_BYTES,
     agree,
     decrypt_once,
     encrypt_once,
     hkdf,
+    key_stream,
     label,
     private_key,
 )
@@ -41,6 +42,7 @@ from securefed.defenses._secure_aggregation.session import (
     SEED,
     SHARES,
     UPLOAD,
+    MaskingClient,
     advertisement_digest,
     graph_seed,
     masking_of,
@@ -48,8 +50,45 @@ from securefed.defenses._secure_aggregation.session import (
     session_digest,
     share_tags,
 )
-from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, MalformedError
+
+
+def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, ...]:
+    """Return the rows of `row`'s neighbours and `row` itself, ascending; all rows where `degree` is 0.
+
+    Args:
+        seed: 32 bytes that all parties derive from all advertised keys.
+        members: number of clients that advertised keys.
+        degree: k, even; 0 is the complete graph.
+        row: the client's place among them.
+    """
+    return tuple(neighbourhoods(seed, members, degree, [row])[0].tolist())
+
+
+def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) -> Array:
+    """Return the neighbours of several rows at once, int64 (rows, k + 1), or (rows, members) on the complete graph."""
+    if not degree or members <= degree + 1:
+        return np.tile(np.arange(members), (len(rows), 1))
+    order, place = _circle(seed, members)
+    half = degree // 2
+    # order[place] is the row that stands at a place of the circle: take the places from half before to half after.
+    near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
+    return np.sort(near, axis=1)
+
+
+@lru_cache(maxsize=8)
+def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
+    """Draw a uniform order of the rows, and the place of each in it, by 128-bit labels from the seed's key stream.
+
+    Equal labels, which would favour an order, have probability below members^2 / 2^129.
+    """
+    labels = np.frombuffer(key_stream(seed).update(bytes(16 * members)), "<u8").reshape(members, 2)
+    order = np.lexsort((labels[:, 1], labels[:, 0]))
+    place = np.empty(members, np.int64)
+    place[order] = np.arange(members)
+    for shared in (order, place):  # by later calls and other threads
+        shared.setflags(write=False)
+    return order, place
 
 
 def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
@@ -75,11 +114,10 @@ def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, 
         pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening_keys())
     # The holders (this client and its neighbours): their rows among the advertised clients, and their ids. The k-th of
     # them gets the values of Shamir's polynomials at the point k.
-    rows = list(neighbours(graph_seed(digest), len(clients), masking_of(plan).degree, clients.index(state.client)))
-    near = tuple(clients[row] for row in rows)
-    coefficients = FIELD.coefficients(
-        hkdf(state.root, label("coefficients", digest)), 2 * (masking_of(plan).shares - 1)
-    )
+    masking, own = masking_of(plan), clients.index(state.client)
+    rows = neighbourhoods(graph_seed(digest), len(clients), masking.degree, [own])[0]
+    near = tuple(clients[row] for row in rows.tolist())
+    coefficients = FIELD.coefficients(hkdf(state.root, label("coefficients", digest)), 2 * (masking.shares - 1))
     shares = FIELD.split(secrets, coefficients, len(near))
     encrypted, opening_keys = _encrypt_shares(state, digest, near, share_keys[rows], shares)
     reply = {"bundles": encrypted, "commitment": from_bytes(seed_commitment(digest, state.client, secrets[SEED]))}
@@ -196,11 +234,11 @@ def dealers_in_neighbourhood(state: MaskingClient, share_dealers: Sequence[Clien
         ContradictionError: too few of them to open this client's own secrets.
     """
     dealers = tuple(sorted(set(state.neighbourhood) & set(share_dealers)))
-    if len(dealers) < masking_of(state.session.plan).shares:
+    if len(dealers) < (shares := masking_of(state.session.plan).shares):
         raise ContradictionError(
             SERVER,
             f"of this client's {len(state.neighbourhood) - 1} neighbours and itself, {len(dealers)} dealt shares; "
-            f"{masking_of(state.session.plan).shares} are needed",
+            f"{shares} are needed",
         )
     return dealers
 

@@ -18,7 +18,7 @@ from securefed.defenses._aggregation import SupportsPipelining
 from securefed.defenses._base import Session
 from securefed.defenses._secure_aggregation import masks, primitives, secure_aggregation
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
-from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.errors import ContradictionError, MalformedError, MessageRefused, TooFewSurvivors
 from tests.examples import examples
 
