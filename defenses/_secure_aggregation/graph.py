@@ -1,7 +1,7 @@
 """Design the graph of clients' neighbours: the complete graph, or a sparse one for a stated failure probability.
 
 `SecureAggregation.plan` calls `design_sparse_graph` before a run; the graph is drawn in each exchange, by
-`share_dealing.neighbours`.
+`masks.neighbours`.
 A client's upload hides under masks that it has in common with its neighbours. It deals Shamir shares of its secrets to
 them, t of which open a secret. An upload is exposed if t of the holders of its shares collude with the server, or if
 the masks no longer connect it with the other honest clients: the sum then falls into parts that open one by one.

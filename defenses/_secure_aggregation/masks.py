@@ -8,6 +8,7 @@ Client i adds one self mask and one mask for each neighbour j (Bonawitz et al. 2
     y_i = x_i + PRG(self_i) + sum_{j > i} PRG(pair_ij) - sum_{j < i} PRG(pair_ij)
 
 So of a pair the client with the lower id adds the stream, the other subtracts it, and they cancel in a sum over both.
+Who is whose neighbour `neighbourhoods` draws from all clients' keys; they also hold shares of each other's secrets.
 
 PRG is the key stream of a secret. Every client dealt shares of its seed and its mask key before. For a client that then
 does not upload (it is lost) the streams that its neighbours added or subtracted stay in the sum until they are opened.
@@ -28,6 +29,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -246,3 +248,41 @@ def uniform_residues(plan: Plan) -> list[Array]:
             stream.update_into(_ZEROS[: nbytes - start], out[start:])
         drawn.append(out[:nbytes].view(dtype))
     return drawn
+
+
+def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, ...]:
+    """Return the rows of `row`'s neighbours and `row` itself, ascending; all rows where `degree` is 0.
+
+    Args:
+        seed: 32 bytes that all parties derive from all advertised keys.
+        members: number of clients that advertised keys.
+        degree: k, even; 0 is the complete graph.
+        row: the client's place among them.
+    """
+    return tuple(neighbourhoods(seed, members, degree, [row])[0].tolist())
+
+
+def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) -> Array:
+    """Return the neighbours of several rows at once, int64 (rows, k + 1), or (rows, members) on the complete graph."""
+    if not degree or members <= degree + 1:
+        return np.tile(np.arange(members), (len(rows), 1))
+    order, place = _circle(seed, members)
+    half = degree // 2
+    # order[place] is the row that stands at a place of the circle: take the places from half before to half after.
+    near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
+    return np.sort(near, axis=1)
+
+
+@lru_cache(maxsize=8)
+def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
+    """Draw a uniform order of the rows, and the place of each in it, by 128-bit labels from the seed's key stream.
+
+    Equal labels, which would favour an order, have probability below members^2 / 2^129.
+    """
+    labels = np.frombuffer(key_stream(seed).update(bytes(16 * members)), "<u8").reshape(members, 2)
+    order = np.lexsort((labels[:, 1], labels[:, 0]))
+    place = np.empty(members, np.int64)
+    place[order] = np.arange(members)
+    for shared in (order, place):  # by later calls and other threads
+        shared.setflags(write=False)
+    return order, place

@@ -1,4 +1,4 @@
-"""Draw a client's neighbours, deal them encrypted shares of its two secrets, and open those that they dealt to it.
+"""Deal the shares of a client's two secrets to its neighbours, encrypted, and open those that they dealt to it.
 
 In secure aggregation by double masking (Bonawitz et al. 2017) a client adds to its upload a mask of its own, from its
 self-mask seed, and a mask with each neighbour, from its mask key (`masks`). To open the sum the server needs the seeds
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
 from securefed.defenses._secure_aggregation import channel, consistency, verification
+from securefed.defenses._secure_aggregation.masks import neighbourhoods
 from securefed.defenses._secure_aggregation.primitives import (
     FIELD,
     KEY_BYTES,
@@ -32,7 +32,6 @@ from securefed.defenses._secure_aggregation.primitives import (
     decrypt_once,
     encrypt_once,
     hkdf,
-    key_stream,
     label,
     private_key,
 )
@@ -51,44 +50,6 @@ from securefed.defenses._secure_aggregation.session import (
     share_tags,
 )
 from securefed.errors import ContradictionError, MalformedError
-
-
-def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, ...]:
-    """Return the rows of `row`'s neighbours and `row` itself, ascending; all rows where `degree` is 0.
-
-    Args:
-        seed: 32 bytes that all parties derive from all advertised keys.
-        members: number of clients that advertised keys.
-        degree: k, even; 0 is the complete graph.
-        row: the client's place among them.
-    """
-    return tuple(neighbourhoods(seed, members, degree, [row])[0].tolist())
-
-
-def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) -> Array:
-    """Return the neighbours of several rows at once, int64 (rows, k + 1), or (rows, members) on the complete graph."""
-    if not degree or members <= degree + 1:
-        return np.tile(np.arange(members), (len(rows), 1))
-    order, place = _circle(seed, members)
-    half = degree // 2
-    # order[place] is the row that stands at a place of the circle: take the places from half before to half after.
-    near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
-    return np.sort(near, axis=1)
-
-
-@lru_cache(maxsize=8)
-def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
-    """Draw a uniform order of the rows, and the place of each in it, by 128-bit labels from the seed's key stream.
-
-    Equal labels, which would favour an order, have probability below members^2 / 2^129.
-    """
-    labels = np.frombuffer(key_stream(seed).update(bytes(16 * members)), "<u8").reshape(members, 2)
-    order = np.lexsort((labels[:, 1], labels[:, 0]))
-    place = np.empty(members, np.int64)
-    place[order] = np.arange(members)
-    for shared in (order, place):  # by later calls and other threads
-        shared.setflags(write=False)
-    return order, place
 
 
 def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from securefed._messages import ClientId
 from securefed._tensors import Array
-from securefed.defenses._secure_aggregation.masks import SignedMask, pair_mask, self_mask
+from securefed.defenses._secure_aggregation.masks import SignedMask, neighbourhoods, neighbours, pair_mask, self_mask
 from securefed.defenses._secure_aggregation.primitives import FIELD, KEY_BYTES, agree, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import (
     MASK_KEY,
@@ -37,7 +37,6 @@ from securefed.defenses._secure_aggregation.session import (
     seed_commitment,
     share_tags,
 )
-from securefed.defenses._secure_aggregation.share_dealing import neighbourhoods, neighbours
 from securefed.errors import AuthenticationError, TooFewSurvivors
 
 DealtShares = Mapping[ClientId, tuple[Array, Array]]

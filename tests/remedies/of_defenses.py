@@ -181,7 +181,7 @@ TABLE: dict[str, Followed] = {
         BASE, "or let its `plan` state", lambda _: encoded(Longer(0.5)), lambda message, _: stated(message)
     ),
     "a plan that is none": Followed(
-        "defenses/_plan.py", "it must return a Plan", lambda _: chain(Planless(0.5)).plan(LAYOUT, 3),
+        BASE, "it must return a Plan", lambda _: chain(Planless(0.5)).plan(LAYOUT, 3),
         lambda message, _: planned_by(message),
     ),
     "as many colluders as survivors": Followed(

@@ -11,6 +11,7 @@ from securefed.defenses._secure_aggregation import (
     channel,
     consistency,
     masking_client,
+    masks,
     new_identity,
     primitives,
     public_identity,
@@ -237,7 +238,7 @@ def of_the_servers_choice(net, monkeypatch, *, at_clients):
     corrupt = tuple(range(14, 20))
 
     def exposes(seed):
-        near = set(share_dealing.neighbours(seed, 20, 4, VICTIM))
+        near = set(masks.neighbours(seed, 20, 4, VICTIM))
         return len(near & set(corrupt)) >= 3
 
     chosen = next(seed for seed in (bytes([i]) * 32 for i in range(256)) if exposes(seed))
@@ -260,7 +261,7 @@ def cut_out_an_arc(net, shares):
     """Sixteen clients on the circle; those at 0, 1, 5 and 6 are said to be lost, so 2, 3 and 4 stand alone."""
     changes = {"degree": 4, "shares": shares, "threshold": 9}
     attack = under_attack(net, 16, changes=changes).follow("confirm")
-    order, _ = share_dealing._circle(graph_seed(attack.server.digest), 16)
+    order, _ = masks._circle(graph_seed(attack.server.digest), 16)
     dead, arc = sorted(order[place] for place in (0, 1, 5, 6)), [order[place] for place in (2, 3, 4)]
     alive = [client for client in range(16) if client not in dead]
     signed = {client: attack.confirm(client, dead) for client in alive}
