@@ -27,7 +27,7 @@ import numpy as np
 
 from securefed._messages import ClippingNoiseRecord
 from securefed._registry import Registry
-from securefed._tensors import Layout, Ring, Tensors
+from securefed._tensors import Layout, Ring, Tensors, TensorSpec
 from securefed.defenses._aggregation import Aggregation, Helper, Outgoing
 from securefed.defenses._plan import (
     INDICATOR,
@@ -216,12 +216,12 @@ class Defense:
         Raises:
             PlanError: a guarantee cannot be kept; the message names it and the change that helps.
         """
-        numbers = self.start(layout) if learned is None else learned
-        asked = (layout, clients, range_doublings, numbers)
+        numbers = tuple(self.start(layout) if learned is None else learned)
+        asked = (tuple(layout), clients, range_doublings, numbers)
         with _PLANNING:
             plan = self._plans.get(asked)
         if plan is None:
-            plan = self._derived(*asked)
+            plan = self._derived(layout, clients, range_doublings, numbers)
             with _PLANNING:
                 self._plans[asked] = plan
                 while len(self._plans) > _PLANS_KEPT:
@@ -229,7 +229,7 @@ class Defense:
         return plan
 
     @cached_property
-    def _plans(self) -> dict[tuple[Layout, int, int, tuple[float, ...]], Plan]:
+    def _plans(self) -> dict[tuple[tuple[TensorSpec, ...], int, int, tuple[float, ...]], Plan]:
         """The last plans by what they depend on, under the lock `_PLANNING`."""
         return {}
 
