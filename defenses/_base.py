@@ -217,7 +217,7 @@ class Defense:
             PlanError: a guarantee cannot be kept; the message names it and the change that helps.
         """
         numbers = tuple(self.start(layout) if learned is None else learned)
-        asked = (tuple(layout), clients, range_doublings, numbers)
+        asked = (tuple(layout.specs), clients, range_doublings, numbers)
         with _PLANNING:
             plan = self._plans.get(asked)
         if plan is None:

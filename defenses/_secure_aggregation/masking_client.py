@@ -58,6 +58,7 @@ from securefed.defenses._secure_aggregation.session import (
     SHARES,
     UNMASK,
     UPLOAD,
+    C,
     MaskingClient,
     no_bytes,
     session_digest,
@@ -72,7 +73,7 @@ from securefed.defenses._secure_aggregation.share_dealing import (
 from securefed.errors import ContradictionError, DataError
 
 
-def client_step(state: MaskingClient, request: Message, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+def client_step(state: C, request: Message, encoded: Tensors | None) -> tuple[C, Tensors]:
     """Answer one request; return the next state and the reply's body.
 
     Args:
@@ -107,7 +108,7 @@ def _check_request(state: MaskingClient, request: Message) -> None:
     check_request(request, state.session, state.client, state.stage, state.stage)
 
 
-def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def _advertise(state: C, request: Message) -> tuple[C, Tensors]:
     """Agree on a channel with the server, and send both public keys: sealed by the channel, and signed if it can."""
     channel.expect_fields(request, ("server_key",))
     server_key = channel.take(request, "server_key", np.uint8, (KEY_BYTES,)).tobytes()
@@ -123,7 +124,7 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
     return state, state.seal(KEYS, advert)
 
 
-def client_accept(state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
+def client_accept(state: C, request: Message, context: UploadContext) -> C:
     """Check the request for an upload and open the encrypted shares in it, before the contribution is computed.
 
     No refusal here depends on the contribution, so none tells the server anything of the client's data.
@@ -166,7 +167,7 @@ def client_accept(state: MaskingClient, request: Message, context: UploadContext
     return replace(state, piece_keys=no_bytes(), sum_key=key)
 
 
-def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+def client_upload(state: C, encoded: Tensors | None) -> tuple[C, Tensors]:
     """Mask the contribution; return the next state and the upload's body. The root of all secrets is erased with it.
 
     Args:
@@ -195,7 +196,7 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
     return state, state.seal(UPLOAD, body, state.context)
 
 
-def make_masks(state: MaskingClient) -> MaskingClient:
+def make_masks(state: C) -> C:
     """Compute the masks of the upload ahead of the contribution; they take memory of the upload's size.
 
     The state is one that `client_accept` returned. The masks stay in this process and are in no file.
@@ -216,7 +217,7 @@ def _masks(state: MaskingClient) -> Sequence[SignedMask]:
     return masks
 
 
-def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def _confirm(state: C, request: Message) -> tuple[C, Tensors]:
     """Sign the set of survivors. The client signs once, so no other set is unmasked with its shares."""
     assert state.identities is not None
     alive = _take_survivors(state, request)
@@ -225,7 +226,7 @@ def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Ten
     return replace(state, stage=UNMASK, survivors=alive), state.seal(CONFIRM, signature)
 
 
-def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def _reveal(state: C, request: Message) -> tuple[C, Tensors]:
     """Send one share of each share dealer: of its seed if it uploaded, of its mask key if it did not."""
     if state.identities is None:
         alive = _take_survivors(state, request)

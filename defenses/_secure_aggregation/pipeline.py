@@ -32,7 +32,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message
 from securefed._persistence.packing import from_bytes, local, nest, pack, restore, stored_as, unnest
@@ -119,9 +119,9 @@ class PipelinedClient(MaskingClient):
     next_advert: Mapping[str, Array] = stored_as("riding", default_factory=dict, repr=False)
 
     @classmethod
-    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> PipelinedClient:
+    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> Self:
         """Start an exchange with fresh secrets and nothing precomputed; arguments as for `MaskingClient.open`."""
-        fresh = _pipelined(super().open(session, client, identities))
+        fresh = super().open(session, client, identities)
         return replace(fresh, next_root=secrets.token_bytes(KEY_BYTES))
 
     @classmethod
@@ -165,15 +165,14 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
     if request.stage != UNMASK:
         if request.stage == KEYS:  # the server starts anew: what the last exchange precomputed is not used
             state = replace(state, precomputed_exchange=b"")
-        new, reply = four_stage_client.client_step(state, request, encoded)
-        return _pipelined(new), reply
+        return four_stage_client.client_step(state, request, encoded)
     current, carried = _split_message(request)
     new, reply = four_stage_client.client_step(state, current, None)
     if not carried.body:
-        return replace(_pipelined(new), precomputed_exchange=b""), reply
+        return replace(new, precomputed_exchange=b""), reply
     following, _ = _read(state.precomputed_exchange, _following_client(state))
     following, carried_reply = four_stage_client.client_step(following, carried, None)
-    return replace(_pipelined(new), precomputed_exchange=following), {**reply, **nest(NEXT, carried_reply)}
+    return replace(new, precomputed_exchange=following), {**reply, **nest(NEXT, carried_reply)}
 
 
 def client_accept(state: PipelinedClient, request: Message, context: UploadContext) -> PipelinedClient:
@@ -185,7 +184,7 @@ def client_accept(state: PipelinedClient, request: Message, context: UploadConte
     if state.stage == KEYS:  # nothing was asked of this client yet: the exchange begins with `upload`
         state = state.begin()
     current, carried = _split_message(request)
-    new = _pipelined(four_stage_client.client_accept(state, current, context))
+    new = four_stage_client.client_accept(state, current, context)
     following, carried_reply = four_stage_client.client_step(_following_client(state), carried, None)
     return replace(new, next_root=b"", precomputed_exchange=following, next_advert=carried_reply)
 
@@ -193,17 +192,12 @@ def client_accept(state: PipelinedClient, request: Message, context: UploadConte
 def client_upload(state: PipelinedClient, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
     """Upload as `masking_client.client_upload`, with the keys of the next exchange."""
     new, reply = four_stage_client.client_upload(state, encoded)
-    return replace(_pipelined(new), next_advert={}), {**reply, **nest(NEXT, state.next_advert)}
+    return replace(new, next_advert={}), {**reply, **nest(NEXT, state.next_advert)}
 
 
 def _following_client(state: PipelinedClient) -> MaskingClient:
     """Make the first state of the exchange after this one."""
     return MaskingClient(state.client, KEYS, state.next_root, state.session, identities=state.identities, ahead=True)
-
-
-def _pipelined(state: MaskingClient) -> PipelinedClient:
-    assert isinstance(state, PipelinedClient)  # `replace` keeps the type
-    return state
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Self, TypeVar
 
 import numpy as np
 
@@ -286,7 +286,7 @@ class MaskingClient:
     precomputed: PrecomputedMasks | None = local(default=None, repr=False)
 
     @classmethod
-    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> MaskingClient:
+    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> Self:
         """Start an exchange with fresh secrets from the operating system.
 
         Args:
@@ -323,6 +323,10 @@ class MaskingClient:
         """Add the channel's tag, which is bound to `stage` and `context`, to the body of a message to the server."""
         session = self.session
         return channel.seal(self.channel, session.run, session.round, stage, self.client, SERVER, body, context)
+
+
+C = TypeVar("C", bound=MaskingClient)
+"""The type of a client's state, which a step keeps: one of a pipelined run stays one."""
 
 
 @dataclass(frozen=True, eq=False)

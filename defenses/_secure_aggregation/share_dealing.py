@@ -41,6 +41,7 @@ from securefed.defenses._secure_aggregation.session import (
     SEED,
     SHARES,
     UPLOAD,
+    C,
     MaskingClient,
     advertisement_digest,
     graph_seed,
@@ -52,7 +53,7 @@ from securefed.defenses._secure_aggregation.session import (
 from securefed.errors import ContradictionError, MalformedError
 
 
-def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def deal_shares(state: C, request: Message) -> tuple[C, Tensors]:
     """Check the advertised keys in the request, and deal this client's secrets to its neighbours.
 
     Args:
