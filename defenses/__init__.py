@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
-    from securefed.defenses._base import Aggregation, Defense, Session, UploadContext, expect_stage
+    from securefed.defenses._aggregation import Aggregation
+    from securefed.defenses._base import AdaptiveTransform, ChainStage, Defense, Transform
     from securefed.defenses._chain import chain, identity
     from securefed.defenses._differential_privacy import (
         Budget,
@@ -37,7 +38,15 @@ if TYPE_CHECKING:
     from securefed.defenses._fixed_point import quantise
     from securefed.defenses._homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
     from securefed.defenses._plain import Plain
-    from securefed.defenses._plan import MaskingPlan, Plan, PrivacyPlan, TensorPlan
+    from securefed.defenses._plan import (
+        MaskingPlan,
+        Plan,
+        PrivacyPlan,
+        Session,
+        TensorPlan,
+        UploadContext,
+        expect_stage,
+    )
     from securefed.defenses._secure_aggregation import (
         Identities,
         PinnedIdentities,
@@ -46,7 +55,6 @@ if TYPE_CHECKING:
         secure_aggregation,
     )
     from securefed.defenses._simulation import sum_once
-    from securefed.defenses._transform import AdaptiveTransform, ChainStage, Transform
 
 __all__ = [
     "AdaptiveTransform",
@@ -97,9 +105,9 @@ __all__ = [
 
 EXPORTS = {
     "securefed.defenses._chain": "chain identity",
-    "securefed.defenses._base": "Defense Aggregation Session UploadContext expect_stage",
-    "securefed.defenses._transform": "Transform AdaptiveTransform ChainStage",
-    "securefed.defenses._plan": "Plan TensorPlan MaskingPlan PrivacyPlan",
+    "securefed.defenses._base": "Defense Transform AdaptiveTransform ChainStage",
+    "securefed.defenses._aggregation": "Aggregation",
+    "securefed.defenses._plan": "Plan TensorPlan MaskingPlan PrivacyPlan Session UploadContext expect_stage",
     "securefed.defenses._simulation": "sum_once",
     "securefed.defenses._plain": "Plain",
     "securefed.defenses._fixed_point": "quantise",

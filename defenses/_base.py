@@ -1,8 +1,10 @@
 """The contracts of the message layer: a defence is a chain of transforms, ended by one aggregation.
 
-A transform (`_transform.Transform`) changes a contribution before it is summed, or the sum after it. An aggregation
-decides how the sum is made: in the clear, masked, or encrypted. Each of these links of the chain states before the run
-what it will do, in a `Plan`, and refuses with a named error what it cannot do exactly as planned. In this package
+A transform (`Transform`) changes a contribution before it is summed, or the sum after it. An aggregation
+(`_aggregation.Aggregation`) decides how the sum is made: in the clear, masked, or encrypted. Each of these links of the
+chain states before the run what it will do, in a `Plan`, and refuses with a named error what it cannot do exactly as
+planned. `Defense` holds the links and calls them: `plan` before a run, then in each exchange `encode` at every client,
+`decode` and `release` at the server. In this package
 
     contribution   the named tensors that one client adds to a sum; "encoded" after the transforms, mostly as integers
     exchange       one sum of contributions, also one that fails ("void"); a run numbers its exchanges
@@ -15,212 +17,149 @@ what it will do, in a `Plan`, and refuses with a named error what it cannot do e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from enum import IntEnum
+from functools import cached_property
+from threading import Lock
+from typing import ClassVar, Final
 
 import numpy as np
 
-from securefed._messages import SERVER, Aggregate, ClientId, ClippingNoiseRecord, Message, PartyId
+from securefed._messages import ClippingNoiseRecord
 from securefed._registry import Registry
-from securefed._tensors import Layout, Tensors
+from securefed._tensors import Layout, Ring, Tensors, TensorSpec
+from securefed.defenses._aggregation import Aggregation, Helper, Outgoing
 from securefed.defenses._plan import (
     INDICATOR,
     Plan,
+    Session,
     TensorPlan,
     Unit,
-    checked_plan,
+    UploadContext,
+    expect_stage,
     has_indicator,
     indicator_of,
+    link_text,
     plan_digest,
     some_client_out,
-    with_indicator,
     without_indicator,
     without_indicator_tensor,
 )
-from securefed.defenses._survivor_blocks import SumsSoFar
-from securefed.defenses._transform import AdaptiveTransform, Transform, link_text
-from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
+from securefed.errors import DataError, PlanError
 
-__all__ = [  # the plan's part, re-exported
-    "INDICATOR", "Plan", "TensorPlan", "Unit", "has_indicator", "plan_digest", "some_client_out", "without_indicator",
-    "without_indicator_tensor",
+__all__ = [  # the parts of the plan and of the aggregation, re-exported
+    "INDICATOR", "Aggregation", "Helper", "Outgoing", "Plan", "Session", "TensorPlan", "Unit", "UploadContext",
+    "expect_stage", "has_indicator", "plan_digest", "some_client_out", "without_indicator", "without_indicator_tensor",
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class UploadContext:
-    """Hashes of what the server sent a client before its upload, 32 bytes each; an aggregation may ignore them.
+class ChainStage(IntEnum):
+    """The kinds of transforms, in the order in which a chain applies them; a chain holds at most one of each."""
+
+    SPARSIFY = 1
+    """Reduce what a client sends, before anything is bounded: keep the largest entries, drop layers."""
+    CLIP = 2
+    """Bound what one client, or one record, contributes; noise is sized for that bound."""
+    SAMPLE = 3
+    """Leave out whole clients at random."""
+    NOISE = 4
+    """Add noise to the sum before the aggregator releases it."""
+    ENCODE = 5
+    """Turn real numbers into integers, which exact aggregations sum; distributed noise does that as well."""
+
+
+class Transform(ABC):
+    """One link of a chain before the aggregation.
+
+    Write a subclass (a frozen dataclass of hyper-parameters) that states its `name` and `stage` and defines `plan`;
+    all else has a default that changes nothing. A commented example stands in `extension_templates/transform.py`, and
+    `securefed.testing.parametrize_with_checks` tests yours.
 
     Attributes:
-        exchange: fingerprint of the exchange's context (`Session.context`), the same at clients that were told the
-            same. Masking derives its masks from it, so that uploads made from different broadcasts do not sum.
-        source: fingerprint of what the contribution is computed from: kind of exchange, broadcast and, for clients with
-            memory, the last exchange that counted them; a repeated exchange keeps it. By it a masking client with an
-            identity recognises a contribution, and refuses to have it summed with another set of clients.
-    """
-
-    exchange: bytes
-    source: bytes
-
-
-@dataclass(frozen=True)
-class Session:
-    """The identity of one exchange: all parties know it, and every message is checked against it.
-
-    Attributes:
-        run: the run's identifier.
-        round: the number of the exchange.
-        cohort: ids of the invited clients, ascending.
-        plan: what the defence does, the same on all sides. Run and number are written in: some transforms rotate
-            contributions by a random matrix that all sides derive from them.
-        context: fingerprint of all that clients receive before they upload (kind, broadcast, the last exchange whose
-            sum counted each of them). The server knows it from the start, a client from the request for its upload on.
-        so_far: at the server, which clients the run's sums tell apart; masking opens no sum that clients would refuse.
-
-    Raises:
-        ConfigError: the cohort is empty, not ascending, or holds a negative id.
-    """
-
-    run: str
-    round: int
-    cohort: tuple[ClientId, ...]
-    plan: Plan
-    context: bytes = b""
-    so_far: SumsSoFar = SumsSoFar()
-
-    def __post_init__(self) -> None:
-        """Check the cohort, and write the exchange into the plan."""
-        if list(self.cohort) != sorted(set(self.cohort)) or not self.cohort or self.cohort[0] < 0:
-            raise ConfigError(f"a cohort is a non-empty ascending list of ids from 0, not {self.cohort}")
-        object.__setattr__(self, "plan", replace(self.plan, exchange=(self.run, self.round)))
-
-
-Outgoing = Mapping[PartyId, Tensors]
-"""Message bodies to send, by receiver."""
-
-
-class Aggregation(ABC):
-    """A protocol that sums contributions. Its steps are pure: they take a state and return a new one, without I/O.
-
-    The runtime calls the steps: the server's round engine, and a client for each request. It packs states
-    (`_persistence.packing.pack`), so that another process can go on from them. A client is asked for the stages of the
-    plan in order; at the stage `upload` it is given its encoded contribution. The server's first requests come from
-    `server_open`; the replies of each stage go to `server_step`, which returns the next requests or the aggregate. A
-    missing reply is a dropout. On `MessageRefused` the caller drops its sender's reply and repeats with the same state.
-
-    What an aggregation may offer beyond this stands in `_capabilities`. A commented example stands in
-    `extension_templates/aggregation.py`, and `securefed.testing.parametrize_with_checks` tests yours.
-
-    Attributes:
-        name: the aggregation's name, used in messages and in the name of the defence.
-        exact: whether it sums integers in a ring, so that the sum is exact; the chain then gets `quantise()`.
-        hides: whether it hides single contributions from the server.
-        upload: the name of the stage at which clients upload.
-        beside: parties that take part beside the server and the clients.
+        name: the transform's name, used in messages and in the name of the defence.
+        stage: the kind of transform, which gives its place in a chain.
+        refuses_non_finite: whether `encode` raises `DataError` for entries that are not finite. The chain itself looks
+            for them where its first transform does not.
     """
 
     name: ClassVar[str]
-    exact: ClassVar[bool]
-    hides: ClassVar[bool]
-    upload: ClassVar[str] = "upload"
-    beside: ClassVar[tuple[PartyId, ...]] = ()
+    stage: ClassVar[ChainStage]
+    refuses_non_finite: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        """Return the name and the parameters, as plans and reports show them."""
+        """Return the name and the parameters, such as `top_k(k=5)`, as plans and reports show them."""
         return link_text(self.name, self)
 
     @abstractmethod
     def plan(self, plan: Plan) -> Plan:
-        """Return the plan with stages, bytes, threshold, what collusion opens, and assumptions.
-
-        Raises:
-            PlanError: the aggregation cannot keep its promise for this plan.
-        """
-
-    @abstractmethod
-    def client_open(self, session: Session, client: ClientId) -> Any:
-        """Return a client's protocol state for one exchange."""
-
-    def client_step(self, state: Any, request: Message, encoded: Tensors | None) -> tuple[Any, Tensors]:
-        """Answer a request, and return the new state and the body of the reply.
-
-        At the stage `upload` it is `client_accept` and `client_upload` in one, for callers (tests) that have the
-        contribution and no broadcast, hence empty fingerprints. The default is for clients without another stage.
+        """Return the plan with what this transform changes.
 
         Args:
-            state: the client's protocol state.
-            request: the server's message.
-            encoded: the contribution at the stage `upload`, else `None`.
+            plan: the plan as the transforms before this one left it.
 
         Raises:
-            MessageRefused: the request is malformed, repeats or contradicts an earlier one.
+            PlanError: the transform cannot keep its promise for this plan.
         """
-        accepted = self.client_accept(state, request, UploadContext(b"", b""))
-        if encoded is None:
-            raise DataError(f"the stage {self.upload!r} needs the encoded contribution")
-        return self.client_upload(accepted, encoded)
 
-    @abstractmethod
-    def client_accept(self, state: Any, request: Message, context: UploadContext) -> Any:
-        """Check the request for an upload, and return the state that waits for its contribution.
+    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """Change one client's contribution, at the client. The default returns it as it is.
 
         Args:
-            state: the client's protocol state.
-            request: the server's message.
-            context: what the server sent this client. An aggregation that hides and ignores it sums uploads made from
-                different broadcasts, and one contribution in several sums: its plan should say so (`Plan.assume`).
+            contribution: tensors with the names and shapes of the plan.
+            plan: the finished plan of the exchange.
 
         Raises:
-            MessageRefused: as `client_step`. No refusal depends on a contribution.
+            RangeRefused: a value lies outside the plan. Never raised under noise, where a refusal would leak.
         """
+        return contribution
 
-    @abstractmethod
-    def client_upload(self, state: Any, encoded: Tensors | None) -> tuple[Any, Tensors]:
-        """Return the new state and the body of the upload, from a state that accepted the request.
+    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
+        """Undo `encode` on the sum, at the server; transforms decode in reverse order. The default changes nothing.
 
         Args:
-            state: the client's protocol state.
-            encoded: the contribution. `None` for a client that sits out, where `hides`: it uploads uniform residues,
-                so that the sum opens to noise.
-
-        Raises:
-            RangeRefused: an encoded entry does not fit the plan; the caller then makes the client sit out.
+            total: the sum of the encoded contributions.
+            plan: the finished plan of the exchange.
+            count: the number of contributions in the sum.
         """
+        return total
 
-    @abstractmethod
-    def server_open(self, session: Session) -> tuple[Any, str, Outgoing]:
-        """Return the server's state, the first stage's name, and the first bodies."""
-
-    @abstractmethod
-    def server_step(self, state: Any, replies: Mapping[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
-        """Return the next state, stage and bodies, or the sum of the survivors' encoded contributions.
-
-        Raises:
-            MessageRefused: a reply is malformed or does not verify.
-            TooFewSurvivors: the round cannot be completed.
-        """
-
-    def helper(self, clients: int, frozen: bytes | None = None) -> Helper | None:
-        """Make a further party that the protocol needs (a key holder), once for a run; `None` by default.
+    def release(self, total: Tensors, plan: Plan) -> Tensors:
+        """Change the decoded sum before it leaves the aggregator, in reverse order. The default changes nothing.
 
         Args:
-            clients: number of clients planned for an exchange: the helper keeps to that plan's threshold.
-            frozen: what `Helper.freeze` returned in another process.
+            total: the decoded sum.
+            plan: the finished plan of the exchange.
         """
-        return None
+        return total
+
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
+        """Return the clipping and noise record of an exchange with `count` contributions in its sum; empty by default.
+
+        A transform that changes numbers by more than rounding states it here, in public numbers: attacks and audits
+        read them.
+        """
+        return ClippingNoiseRecord()
 
 
-class Helper(Protocol):
-    """A party beside the server and the clients, such as a key holder; `party` is its id."""
+class AdaptiveTransform(Transform):
+    """A transform with public numbers that are updated after each training release.
 
-    party: PartyId
+    Server and clients derive the plan of the next exchange from these numbers (`Plan.learned`).
+    """
 
-    def handle(self, request: Message) -> Tensors:
-        """Return the body of the reply. Raises `MessageRefused` for a request that it must not answer."""
+    @abstractmethod
+    def start(self, layout: Layout) -> tuple[float, ...]:
+        """Return the numbers for the first exchange with tensors of this layout; their count never changes."""
 
-    def freeze(self) -> bytes:
-        """Return its whole state, secrets included, for its own next process."""
+    @abstractmethod
+    def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
+        """Return the next exchange's numbers, at the server, which sends them to the clients.
+
+        Args:
+            released: what the aggregator released.
+            plan: the plan of that exchange.
+            count: the number of contributions in the sum.
+        """
 
 
 @dataclass(frozen=True)
@@ -248,7 +187,7 @@ class Defense:
         """The defence as composed, for instance `clip(1) + gaussian(z=3.2) + secure_aggregation`."""
         return " + ".join([*(str(t) for t in self.transforms), str(self.aggregation)])
 
-    @property
+    @cached_property
     def _adaptive(self) -> AdaptiveTransform | None:
         return next((link for link in self.transforms if isinstance(link, AdaptiveTransform)), None)
 
@@ -266,7 +205,7 @@ class Defense:
     def plan(
         self, layout: Layout, clients: int, *, range_doublings: int = 0, learned: tuple[float, ...] | None = None
     ) -> Plan:
-        """Return what will happen for this layout and number of clients.
+        """Return what will happen for this layout and number of clients; for the same arguments it is derived once.
 
         Args:
             layout: the tensors of one contribution.
@@ -277,6 +216,25 @@ class Defense:
         Raises:
             PlanError: a guarantee cannot be kept; the message names it and the change that helps.
         """
+        numbers = tuple(self.start(layout) if learned is None else learned)
+        asked = (tuple(layout.specs), clients, range_doublings, numbers)
+        with _PLANNING:
+            plan = self._plans.get(asked)
+        if plan is None:
+            plan = self._derived(layout, clients, range_doublings, numbers)
+            with _PLANNING:
+                self._plans[asked] = plan
+                while len(self._plans) > _PLANS_KEPT:
+                    del self._plans[next(iter(self._plans))]
+        return plan
+
+    @cached_property
+    def _plans(self) -> dict[tuple[tuple[TensorSpec, ...], int, int, tuple[float, ...]], Plan]:
+        """The last plans by what they depend on, under the lock `_PLANNING`."""
+        return {}
+
+    def _derived(self, layout: Layout, clients: int, range_doublings: int, learned: tuple[float, ...]) -> Plan:
+        """Derive the plan, link by link."""
         if clients < 1:
             raise PlanError(f"a cohort holds at least one client, not {clients}")
         scale = 2.0**range_doublings
@@ -287,8 +245,7 @@ class Defense:
             )
             for s in layout  # in floating point, where 2^31 clients mean no limit, until a transform plans otherwise
         )  # fmt: skip
-        numbers = self.start(layout) if learned is None else learned
-        plan = Plan(self.name, clients, tensors, wanted_rings={s.name: s.ring for s in layout}, learned=numbers)
+        plan = Plan(self.name, clients, tensors, wanted_rings={s.name: s.ring for s in layout}, learned=learned)
         for transform in self.transforms:
             plan = checked_plan(transform, transform.plan(plan))
         if self.aggregation.hides and not plan.noised:
@@ -323,10 +280,11 @@ class Defense:
     def _encode(self, contribution: Tensors, plan: Plan) -> Tensors:
         """Pass a contribution that was checked through all transforms."""
         inner = without_indicator(plan)
-        planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
+        planned = {tensor.name: tensor.shape for tensor in inner.tensors}
+        shapes = {name: np.shape(value) for name, value in contribution.items()}
         for transform in self.transforms:
             contribution = transform.encode(contribution, inner)
-            before, shapes = shapes, _shapes(contribution)
+            before, shapes = shapes, {name: np.shape(value) for name, value in contribution.items()}
             last = transform is self.transforms[-1]
             if not before.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
                 raise PlanError(
@@ -360,39 +318,50 @@ class Defense:
         """Return the clipping and noise record of an exchange with `count` survivors, of all transforms together."""
         records = [transform.distortion(plan, count) for transform in self.transforms]
         units = {name: unit for record in records for name, unit in record.units.items()}
-
         # links state noise in multiples of `units[name]`, the norm of an adaptive clip; here in the algorithm's units
-        def in_units(noise: Mapping[str, float], rate: float = 1.0) -> dict[str, float]:
-            return {name: deviation * units.get(name, 1.0) / rate for name, deviation in noise.items()}
+        noise = {n: x * units.get(n, 1.0) for record in records for n, x in record.noise.items()}
+        released = {
+            n: x * units.get(n, 1.0) / plan.sampling_rate for record in records for n, x in record.released.items()
+        }
+        return ClippingNoiseRecord(tuple(clip for record in records for clip in record.clips), noise, released, units)
 
-        return ClippingNoiseRecord(
-            tuple(clip for record in records for clip in record.clips),
-            in_units({name: value for record in records for name, value in record.noise.items()}),
-            in_units({name: x for record in records for name, x in record.released.items()}, plan.sampling_rate),
-            units,
-        )
 
+_PLANNING: Final = Lock()
+_PLANS_KEPT: Final = 8
+"""Plans that a defence keeps: of training, evaluation and doubled ranges. A learned clip makes a new one each time."""
 
 defenses: Registry[Defense] = Registry("defense", built_in="securefed._catalogue")
 """The registered defences, by name."""
 
 
-def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
-    return {name: np.shape(value) for name, value in tensors.items()}
+def with_indicator(plan: Plan) -> Plan:
+    """Add the tensor `INDICATOR`: 64 bits of integers, or a float where sums are not made of integers (CKKS).
 
-
-def check_request(request: Message, session: Session, client: ClientId, stage: str, expected: str) -> None:
-    """Raise unless the server's request is for `stage`, in this exchange, for this client, and `expected` comes next.
-
-    Raises:
-        ContradictionError: it asks for another stage than `expected`.
-        BindingError: it names another exchange, stage, sender or receiver.
+    There are two integers of 32 bits where some tensor has this ring, so that encryptions pack them beside its entries;
+    else one of 64. A client that is out adds uniformly random integers, whose sum is 0 by chance with a probability
+    of 2^-64.
     """
-    expect_stage(request, expected)
-    request.check(run=session.run, round=session.round, stage=stage, sender=SERVER, receiver=client)
+    rings = {tensor.ring for tensor in plan.tensors if tensor.step}
+    ring: Ring = 32 if 32 in rings else 64
+    indicator = TensorPlan(INDICATOR, (), 1.0, 0, 0.0, 2**31, 0.0)
+    if rings:
+        indicator = replace(indicator, shape=(2,) if ring == 32 else (), ring=ring, step=1.0)
+    return replace(
+        plan,
+        tensors=(*plan.tensors, indicator),
+        wanted_rings={**plan.wanted_rings, INDICATOR: ring},
+        added=(*plan.added, INDICATOR),
+    ).assume(
+        "A client whose values are out of range or not finite, or whose computation fails, uploads uniform residues: "
+        "the sum opens to noise, shows in one bit that some client was out, and the exchange is repeated."
+    )
 
 
-def expect_stage(request: Message, expected: str) -> None:
-    """Raise `ContradictionError` unless `request` asks for the stage that comes next."""
-    if request.stage != expected:
-        raise ContradictionError(request.sender, f"asks for stage {request.stage!r}, the next one is {expected!r}")
+def checked_plan(link: object, plan: object) -> Plan:
+    """Return what a link's `plan` returned; `PlanError` where a third party's link returned no plan."""
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "
+            "`return plan`, or `return dataclasses.replace(plan, ...)`"
+        )
+    return plan

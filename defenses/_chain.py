@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 
-from securefed.defenses._base import Aggregation, Defense
+from securefed.defenses._aggregation import Aggregation
+from securefed.defenses._base import AdaptiveTransform, ChainStage, Defense, Transform
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._plain import Plain
-from securefed.defenses._transform import AdaptiveTransform, ChainStage, Transform
 from securefed.errors import ConfigError
 
 Link = Transform | Aggregation | Defense

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from securefed._tensors import Array, Tensors
+from securefed.defenses._base import ChainStage, Transform
 from securefed.defenses._plan import Plan, TensorPlan
-from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import ConfigError, DataError, PlanError, RangeRefused
 
 _WORD: Final = 64

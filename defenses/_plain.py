@@ -1,6 +1,6 @@
 """Sum in the clear: every contribution travels as it is. The baseline of every comparison.
 
-The runtime calls the methods of `Plain` as `_base.Aggregation` describes. An exchange (one sum) has one stage,
+The runtime calls the methods of `Plain` as `_aggregation.Aggregation` describes. An exchange (one sum) has one stage,
 `upload`: the server asks with an empty message, a client replies with its tensors. Nothing is hidden from the server,
 and nothing authenticated; both are left to the transport. `exact` says whether the sum is taken in a ring of integers,
 `hides` whether single contributions stay hidden from the server. A field marked `local` is left out when the runtime
@@ -19,7 +19,8 @@ import numpy as np
 from securefed._messages import Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import local
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses._aggregation import Aggregation, Outgoing
+from securefed.defenses._plan import Plan, Session, UploadContext, expect_stage
 from securefed.errors import MalformedError, TooFewSurvivors
 
 UPLOAD = "upload"

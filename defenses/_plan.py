@@ -1,10 +1,12 @@
 """The plan of a defence: what it will do for one layout and one number of clients, stated before the run.
 
+`Session` is one exchange (one sum) under a plan: what all parties know of it, and what messages are checked against.
+
 A plan starts from the algorithm's layout (names, shapes and bounds of a contribution's tensors, the arrays that one
 client adds to a sum). Each link of the defence's chain then returns it with what that link adds: bounds, fixed point,
 noise and epsilon, stages, bytes and assumptions (`Defense.plan`). Server and clients derive the same plan from public
-numbers, before a run and, where a range is doubled or a clip is learned, before each exchange (one sum). The protocols
-bind what they send to its digest.
+numbers, before a run and, where a range is doubled or a clip is learned, before each exchange. The protocols bind what
+they send to its digest.
 
 A ring is the integers modulo 2^bits; the bound, step and ring of a tensor make its fixed point: an entry x travels as
 the integer round(x / step), and the sum over all planned clients fits the ring.
@@ -16,14 +18,16 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
 
+from securefed._messages import SERVER, ClientId, Message
 from securefed._tensors import Layout, Ring, Tensors, TensorSpec
-from securefed.errors import PlanError
+from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed.errors import ConfigError, ContradictionError
 
 Unit = Literal["client", "record"]
 """Whose data differential privacy protects: all of one client's, or one record."""
@@ -64,7 +68,7 @@ class TensorPlan:
     sensitivity: float | None = None
     declared: float | None = None
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of entries."""
         return int(math.prod(self.shape))
@@ -189,6 +193,12 @@ class Plan:
         """The layout of the algorithm's own contribution, without the tensors that transforms add."""
         return Layout(tuple(spec for spec in self.layout if spec.name not in self.added))
 
+    def numbered(self, run: str, exchange: int) -> Plan:
+        """Return this plan for one exchange; layouts and digest, which its number does not enter, are kept."""
+        plan = replace(self, exchange=(run, exchange))
+        vars(plan).update(layout=self.layout, own=self.own, _digest=self._digest)
+        return plan
+
     def assume(self, *sentences: str) -> Plan:
         """Return this plan with further assumptions."""
         return replace(self, assumptions=self.assumptions + sentences)
@@ -241,29 +251,6 @@ def plan_digest(plan: Plan) -> bytes:
     return plan._digest
 
 
-def with_indicator(plan: Plan) -> Plan:
-    """Add the tensor `INDICATOR`: 64 bits of integers, or a float where sums are not made of integers (CKKS).
-
-    There are two integers of 32 bits where some tensor has this ring, so that encryptions pack them beside its entries;
-    else one of 64. A client that is out adds uniformly random integers, whose sum is 0 by chance with a probability
-    of 2^-64.
-    """
-    rings = {tensor.ring for tensor in plan.tensors if tensor.step}
-    ring: Ring = 32 if 32 in rings else 64
-    indicator = TensorPlan(INDICATOR, (), 1.0, 0, 0.0, 2**31, 0.0)
-    if rings:
-        indicator = replace(indicator, shape=(2,) if ring == 32 else (), ring=ring, step=1.0)
-    return replace(
-        plan,
-        tensors=(*plan.tensors, indicator),
-        wanted_rings={**plan.wanted_rings, INDICATOR: ring},
-        added=(*plan.added, INDICATOR),
-    ).assume(
-        "A client whose values are out of range or not finite, or whose computation fails, uploads uniform residues: "
-        "the sum opens to noise, shows in one bit that some client was out, and the exchange is repeated."
-    )
-
-
 def indicator_of(plan: Plan) -> TensorPlan | None:
     """Find the plan of the indicator; `None` where the plan has none."""
     return next((tensor for tensor in plan.tensors if tensor.name == INDICATOR), None)
@@ -286,7 +273,7 @@ def some_client_out(total: Tensors, plan: Plan) -> bool:
 
 def without_indicator(plan: Plan) -> Plan:
     """Remove the indicator: the plan of the tensors that transforms work on."""
-    if not has_indicator(plan):
+    if INDICATOR not in plan.added:
         return plan
     # `added` keeps the name, so that `has_indicator` stays true: clients upload it beside the transforms' tensors.
     return replace(plan, tensors=tuple(tensor for tensor in plan.tensors if tensor.name != INDICATOR))
@@ -297,11 +284,72 @@ def has_indicator(plan: Plan) -> bool:
     return INDICATOR in plan.added
 
 
-def checked_plan(link: object, plan: object) -> Plan:
-    """Return what a link's `plan` returned; `PlanError` where a third party's link returned no plan."""
-    if not isinstance(plan, Plan):
-        raise PlanError(
-            f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "
-            "`return plan`, or `return dataclasses.replace(plan, ...)`"
-        )
-    return plan
+def link_text(name: str, link: object) -> str:
+    """Write a link of a chain as its name and, where it is a dataclass, its parameters."""
+    parameters = [f"{f.name}={getattr(link, f.name)}" for f in fields(link)] if is_dataclass(link) else []
+    return f"{name}({', '.join(parameters)})" if parameters else name
+
+
+@dataclass(frozen=True)
+class UploadContext:
+    """Hashes of what the server sent a client before its upload, 32 bytes each; an aggregation may ignore them.
+
+    Attributes:
+        exchange: fingerprint of the exchange's context (`Session.context`), the same at clients that were told the
+            same. Masking derives its masks from it, so that uploads made from different broadcasts do not sum.
+        source: fingerprint of what the contribution is computed from: kind of exchange, broadcast and, for clients with
+            memory, the last exchange that counted them; a repeated exchange keeps it. By it a masking client with an
+            identity recognises a contribution, and refuses to have it summed with another set of clients.
+    """
+
+    exchange: bytes
+    source: bytes
+
+
+@dataclass(frozen=True)
+class Session:
+    """The identity of one exchange: all parties know it, and every message is checked against it.
+
+    Attributes:
+        run: the run's identifier.
+        round: the number of the exchange.
+        cohort: ids of the invited clients, ascending.
+        plan: what the defence does, the same on all sides. Run and number are written in: some transforms rotate
+            contributions by a random matrix that all sides derive from them.
+        context: fingerprint of all that clients receive before they upload (kind, broadcast, the last exchange whose
+            sum counted each of them). The server knows it from the start, a client from the request for its upload on.
+        so_far: at the server, which clients the run's sums tell apart; masking opens no sum that clients would refuse.
+
+    Raises:
+        ConfigError: the cohort is empty, not ascending, or holds a negative id.
+    """
+
+    run: str
+    round: int
+    cohort: tuple[ClientId, ...]
+    plan: Plan
+    context: bytes = b""
+    so_far: SumsSoFar = SumsSoFar()
+
+    def __post_init__(self) -> None:
+        """Check the cohort, and write the exchange into the plan."""
+        if list(self.cohort) != sorted(set(self.cohort)) or not self.cohort or self.cohort[0] < 0:
+            raise ConfigError(f"a cohort is a non-empty ascending list of ids from 0, not {self.cohort}")
+        object.__setattr__(self, "plan", self.plan.numbered(self.run, self.round))
+
+
+def check_request(request: Message, session: Session, client: ClientId, stage: str, expected: str) -> None:
+    """Raise unless the server's request is for `stage`, in this exchange, for this client, and `expected` comes next.
+
+    Raises:
+        ContradictionError: it asks for another stage than `expected`.
+        BindingError: it names another exchange, stage, sender or receiver.
+    """
+    expect_stage(request, expected)
+    request.check(run=session.run, round=session.round, stage=stage, sender=SERVER, receiver=client)
+
+
+def expect_stage(request: Message, expected: str) -> None:
+    """Raise `ContradictionError` unless `request` asks for the stage that comes next."""
+    if request.stage != expected:
+        raise ContradictionError(request.sender, f"asks for stage {request.stage!r}, the next one is {expected!r}")

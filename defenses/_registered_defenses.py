@@ -12,7 +12,8 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
 
-from securefed.defenses._base import Aggregation, Defense, defenses
+from securefed.defenses._aggregation import Aggregation
+from securefed.defenses._base import Defense, defenses
 from securefed.defenses._chain import chain, identity
 from securefed.defenses._differential_privacy import AdaptiveClip, Clip, adaptive_clip, clip, gaussian, skellam
 from securefed.defenses._fixed_point import Quantise

@@ -15,8 +15,8 @@ from typing import Any
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Layout, Tensors
-from securefed.defenses._base import Session
 from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._plan import Session
 
 Drop = Callable[[str, PartyId], bool]
 """Function of a stage and a party: true if that reply is lost."""

@@ -12,10 +12,10 @@ import numpy as np
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Tensors
+from securefed.defenses._aggregation import SupportsPipelining, SupportsStreaming, SupportsVerification
 from securefed.defenses._base import Aggregation, Plan, Session
-from securefed.defenses._capabilities import SupportsPipelining, SupportsStreaming, SupportsVerification
-from securefed.defenses._secure_aggregation.graph import _circle
 from securefed.defenses._secure_aggregation.identities import _signed
+from securefed.defenses._secure_aggregation.masks import _circle
 
 Contribute = Callable[[int], Tensors]
 Replies = dict[PartyId, Message]

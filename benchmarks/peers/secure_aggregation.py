@@ -37,7 +37,7 @@ from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.defenses._secure_aggregation.mask_streams import mask_stream
 from securefed.defenses._secure_aggregation.masks import SignedMask, apply_masks
-from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation.primitives import FIELD
 
 ROOT = Path(__file__).parents[2]
 REPEATS = 3

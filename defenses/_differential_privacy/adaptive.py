@@ -27,9 +27,9 @@ import numpy as np
 from securefed._hyperparameters import check_number, check_positive
 from securefed._messages import ClippingNoiseRecord
 from securefed._tensors import Array, Layout, Tensors
+from securefed.defenses._base import AdaptiveTransform, ChainStage
 from securefed.defenses._differential_privacy.clip import clipped, finite, norm_of
 from securefed.defenses._plan import Plan, PrivacyPlan, TensorPlan
-from securefed.defenses._transform import AdaptiveTransform, ChainStage
 from securefed.errors import PlanError
 
 BELOW = "clip.below"

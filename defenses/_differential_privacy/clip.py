@@ -18,8 +18,8 @@ import numpy as np
 
 from securefed._messages import ClippingNoiseRecord
 from securefed._tensors import Array, Tensors
+from securefed.defenses._base import ChainStage, Transform
 from securefed.defenses._plan import Plan, PrivacyPlan
-from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import ConfigError, DataError, PlanError
 
 _EPS = float(np.finfo(np.float64).eps)

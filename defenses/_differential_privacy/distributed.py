@@ -31,6 +31,7 @@ from securefed._messages import ClippingNoiseRecord
 from securefed._sampling import discrete_distributions as distributions
 from securefed._sampling.random_stream import SecureRandomStream
 from securefed._tensors import Array, Ring, Tensors
+from securefed.defenses._base import ChainStage, Transform
 from securefed.defenses._differential_privacy.accountant import DELTA, PLANNED_ROUNDS, epsilon_of
 from securefed.defenses._differential_privacy.budget import Budget
 from securefed.defenses._differential_privacy.conditional_rounding import round_conditionally, rounded_squares
@@ -43,7 +44,6 @@ from securefed.defenses._differential_privacy.privacy_loss import (
 from securefed.defenses._differential_privacy.rotation import Rotation, flatness
 from securefed.defenses._fixed_point import check_ring
 from securefed.defenses._plan import Plan, PrivacyPlan
-from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
 
 NoiseDistribution = Literal["skellam", "discrete_gaussian", "discrete_laplace"]

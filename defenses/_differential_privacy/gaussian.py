@@ -26,6 +26,7 @@ from securefed._messages import ClippingNoiseRecord
 from securefed._sampling.random_stream import SecureRandomStream
 from securefed._sampling.rounded_normal import GRID_BITS, grid_for, rounded_normal_draws
 from securefed._tensors import Array, Tensors
+from securefed.defenses._base import ChainStage, Transform
 from securefed.defenses._differential_privacy.accountant import (
     DELTA,
     PLANNED_ROUNDS,
@@ -36,7 +37,6 @@ from securefed.defenses._differential_privacy.accountant import (
 )
 from securefed.defenses._differential_privacy.budget import Budget
 from securefed.defenses._plan import Plan, PrivacyPlan, TensorPlan
-from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
 
 _EPS = float(np.finfo(np.float64).eps)

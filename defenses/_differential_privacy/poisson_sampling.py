@@ -18,9 +18,9 @@ import numpy as np
 
 from securefed._sampling.random_stream import SecureRandomStream, uniforms
 from securefed._tensors import Array, Tensors
+from securefed.defenses._base import ChainStage, Transform
 from securefed.defenses._differential_privacy.accountant import PoissonSampling
 from securefed.defenses._plan import Plan
-from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import PlanError
 
 

@@ -23,8 +23,9 @@ from typing import Final, Generic, TypeVar
 from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes, local, stored_as
 from securefed._tensors import Array
-from securefed.defenses._base import Aggregation, Outgoing, Session
+from securefed.defenses._aggregation import Aggregation, Outgoing
 from securefed.defenses._homomorphic.key_holder import KEY
+from securefed.defenses._plan import Session
 from securefed.errors import ConfigError, MalformedError, TooFewSurvivors
 
 UPLOAD: Final = "upload"

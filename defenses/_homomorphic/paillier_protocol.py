@@ -24,7 +24,7 @@ import numpy as np
 from securefed._hyperparameters import check_integer
 from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Outgoing, Plan, Session, UploadContext, check_request
+from securefed.defenses._aggregation import Outgoing
 from securefed.defenses._homomorphic import cipher, key_pinning
 from securefed.defenses._homomorphic.encryption_randomness import RandomnessKind, check_randomness, exponent_bits
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
@@ -39,6 +39,7 @@ from securefed.defenses._homomorphic.key_holder_protocol import (
 from securefed.defenses._homomorphic.keys import PublicKey
 from securefed.defenses._homomorphic.packing import Packing, unpack_sum
 from securefed.defenses._homomorphic.randomness_pool import RandomnessPool
+from securefed.defenses._plan import Plan, Session, UploadContext, check_request
 from securefed.errors import ConfigError, ContradictionError, MalformedError, PlanError
 
 

@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from securefed._messages import ClientId, PartyId
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Session, plan_digest
 from securefed.defenses._homomorphic import cipher
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, SURVIVORS
 from securefed.defenses._homomorphic.key_set import SharedKey
+from securefed.defenses._plan import Session, plan_digest
 from securefed.errors import AuthenticationError, ContradictionError, MalformedError
 
 SIGNATURE: Final = "signature"

@@ -24,7 +24,7 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes, local
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext, check_request
+from securefed.defenses._aggregation import Aggregation, Outgoing
 from securefed.defenses._homomorphic import cipher, threshold_cipher
 from securefed.defenses._homomorphic.encryption_randomness import RandomnessKind, check_randomness
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT
@@ -51,6 +51,7 @@ from securefed.defenses._homomorphic.threshold_server import (
     collect,
     open_sum,
 )
+from securefed.defenses._plan import Plan, Session, UploadContext, check_request
 from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, PlanError
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import local
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Outgoing, Plan, Session
+from securefed.defenses._aggregation import Outgoing
 from securefed.defenses._homomorphic import cipher, threshold_cipher
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT
 from securefed.defenses._homomorphic.key_holder_protocol import UPLOAD
@@ -34,6 +34,7 @@ from securefed.defenses._homomorphic.signed_uploads import (
     product,
 )
 from securefed.defenses._homomorphic.threshold_cipher import CHALLENGE_BYTES, DecryptionProof, response_bytes
+from securefed.defenses._plan import Plan, Session
 from securefed.errors import MalformedError, TooFewSurvivors
 
 ANSWERS: Final = "answers"

@@ -1,4 +1,23 @@
-"""Secure aggregation by double masking: the server learns the sum of the uploads and who took part."""
+"""Secure aggregation by double masking: the server learns the sum of the uploads and who took part.
+
+The way of an upload, in reading order; the files that it does not pass stand below the line:
+
+    double_masking   the public class: guarantees, plan, and the methods that the runtime calls
+    session          what client and server know of an exchange: stages, digests, and the states between two messages
+    channel          authentication of messages, and reading of their fields
+    masking_client   a client's steps: advertise keys, deal shares, upload, reveal shares
+    share_dealing    shares of a client's secrets, encrypted for its neighbours
+    masks            the graph of neighbours; residues of a contribution, and its masks
+    mask_streams     the words of a mask's stream
+    masking_server   the server's steps: relay keys and shares, add uploads, open the sum
+    unmasking        the masks that are left in the sum, from revealed shares
+    primitives       X25519, HKDF, AES, Shamir's scheme
+    --------------
+    planning, graph                            the plan: thresholds, sparse graphs, bytes, assumptions as sentences
+    pipeline                                   keys and shares of the next exchange, carried by this one
+    identities, pinned_identities, consistency signatures against a server that deviates
+    verification, mersenne                     the announced sum, checked by the clients
+"""
 
 from __future__ import annotations
 

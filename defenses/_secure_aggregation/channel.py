@@ -76,8 +76,8 @@ def seal(
         context: further bytes that the tag is bound to and that both sides know; at the upload a hash of what the
             client received before.
     """
-    nonce, key = os.urandom(_NONCE), _key(secret, run, round, stage, sender, receiver, context)
-    return {**body, TAG: from_bytes(nonce + _gmac(key, nonce, body))}
+    nonce, header = os.urandom(_NONCE), label("message", run, round, stage, sender, receiver, context)
+    return {**body, TAG: from_bytes(nonce + _gmac(secret, header, nonce, body))}
 
 
 def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
@@ -96,8 +96,9 @@ def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
     body = {name: value for name, value in message.body.items() if name != TAG}
     for name in body:
         _array(message, name)
-    key = _key(secret, message.run, message.round, message.stage, message.sender, message.receiver, context)
-    if not hmac.compare_digest(_gmac(key, tag[:_NONCE], body), tag[_NONCE:]):
+    names = (message.run, message.round, message.stage, message.sender, message.receiver)
+    mac = _gmac(secret, label("message", *names, context), tag[:_NONCE], body)
+    if not hmac.compare_digest(mac, tag[_NONCE:]):
         raise AuthenticationError(message.sender, f"the tag of its {message.stage!r} message does not match")
 
 
@@ -156,13 +157,12 @@ def _array(message: Message, name: str) -> Array:
     return value
 
 
-def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, context: bytes) -> bytes:
-    """Derive the key of one message's tag, 32 bytes."""
-    return hkdf(secret, label("message", run, round, stage, sender, receiver, context))
+def _gmac(secret: bytes, header: bytes, nonce: bytes, body: Tensors) -> bytes:
+    """Compute the GMAC of all fields, 16 bytes: in the order of their names, each after its name, type and shape.
 
-
-def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:
-    """Compute the GMAC of all fields, 16 bytes: in the order of their names, each after its name, type and shape."""
+    The key is for the one message that `header` names: run, number, stage, sender, receiver and context.
+    """
+    key = hkdf(secret, header)
     parts: list[bytes | memoryview] = []
     for name in sorted(body):
         value = np.ascontiguousarray(body[name])

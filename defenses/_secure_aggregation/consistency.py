@@ -26,29 +26,14 @@ import numpy as np
 
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes
-from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Session
+from securefed._tensors import Array
 from securefed.defenses._secure_aggregation import channel
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
 from securefed.defenses._secure_aggregation.primitives import fingerprint
 from securefed.defenses._secure_aggregation.session import CONFIRM, KEYS, UNMASK
-from securefed.errors import ConfigError, ContradictionError
+from securefed.errors import ContradictionError
 
 SIGNATURE, SIGNATURES = "signature", "signatures"
-
-
-def check_identities(identities: Identities | None, session: Session) -> None:
-    """Raise unless the plan's stages and the identities belong together.
-
-    Raises:
-        ConfigError: identities without the stage in which they sign, or the other way round; an invited client
-            that has no identity.
-    """
-    if (CONFIRM in session.plan.stages) != (identities is not None):
-        raise ConfigError("a plan with the stage 'confirm' needs identities, and one without it takes none")
-    if identities is not None:
-        for client in session.cohort:
-            identities.known(client)
 
 
 def keys_statement(session: bytes, ahead: bool, client: ClientId, keys: bytes) -> bytes:
@@ -74,9 +59,9 @@ def survivors_statement(exchange: bytes, alive: Sequence[ClientId]) -> bytes:
     return fingerprint("survivors", CONFIRM, exchange, *alive)
 
 
-def signed(identities: Identities | None, client: ClientId, statement: bytes) -> Tensors:
-    """Return the field with the client's signature; no field without identities."""
-    return {} if identities is None else {SIGNATURE: from_bytes(identities.sign(client, statement))}
+def signed(identities: Identities, client: ClientId, statement: bytes) -> dict[str, Array]:
+    """Return the field with the client's signature."""
+    return {SIGNATURE: from_bytes(identities.sign(client, statement))}
 
 
 def take_signature(reply: Message, identities: Identities, statement: bytes) -> Array:

@@ -18,19 +18,17 @@ from typing import Any, ClassVar, Literal
 from securefed._hyperparameters import check_integer
 from securefed._messages import REFUSAL, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext
-from securefed.defenses._capabilities import Release
+from securefed.defenses._aggregation import Aggregation, Outgoing, Release
 from securefed.defenses._fixed_point import is_ring
+from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import (
     channel,
     masking_client,
     masking_server,
     pipeline,
-    thresholds,
+    planning,
     verification,
 )
-from securefed.defenses._secure_aggregation.assumptions import CURIOUS, deviating, subtracting, verifying
-from securefed.defenses._secure_aggregation.channel import TAG_BYTES
 from securefed.defenses._secure_aggregation.graph import (
     SECURITY,
     SMALL,
@@ -39,9 +37,16 @@ from securefed.defenses._secure_aggregation.graph import (
     shares_of,
 )
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient, MaskingServer
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient, PipelinedServer
-from securefed.defenses._secure_aggregation.session import ACTIVE_STAGES, CONTRIBUTE, STAGES, upload_bytes
+from securefed.defenses._secure_aggregation.session import (
+    ACTIVE_STAGES,
+    CONFIRM,
+    CONTRIBUTE,
+    STAGES,
+    UNMASK,
+    MaskingClient,
+    MaskingServer,
+)
 from securefed.errors import ConfigError, PlanError
 
 _SMALLEST_COHORT = 3
@@ -210,27 +215,27 @@ class SecureAggregation(Aggregation):
             )
         design = self.design(plan.clients)
         if design is None:
-            plan = thresholds.plan_complete_graph(
+            plan = planning.plan_complete_graph(
                 plan, threshold=self.threshold, adversarial=self.adversarial, dropouts=self.dropouts,
                 active=self.active, survivor_change=self.survivor_change,
             )  # fmt: skip
         else:
-            plan = thresholds.plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
+            plan = planning.plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
         stages = STAGES if self.identities is None else ACTIVE_STAGES
         plan = replace(plan, stages=stages)
         plan = self._verified(plan) if self.verify else plan
-        plan = replace(plan, upload_bytes=upload_bytes(plan, TAG_BYTES) + verification.upload_bytes(plan))
+        plan = replace(plan, upload_bytes=planning.upload_bytes(plan))
         if self.pipelined:
             short, full = ("three", "five") if self.active else ("two", "four")
             plan = plan.assume(
                 f"An exchange with just the clients that completed the last one has {short} stages, from upload to "
                 f"unmask; the first and any other has {full}."
             )
-        trust = CURIOUS if self.identities is None else deviating(self.identities, plan)
+        trust = planning.CURIOUS if self.identities is None else planning.deviating(self.identities, plan)
         return plan.assume(
             *trust,
             "Who took part, sizes and timing are visible.",
-            *subtracting(self.identities, self.survivor_change),
+            *planning.subtracting(self.identities, self.survivor_change),
             "A client's contribution is not checked: a lying client shifts the sum.",
             "No client's state is rolled back to before an upload and used again.",
         )
@@ -242,7 +247,7 @@ class SecureAggregation(Aggregation):
                 "verify=True shows the clients the sum before the server's noise; "
                 "verify without it, or let the clients add the noise (skellam)"
             )
-        return replace(plan, verified=True).assume(*verifying(self.identities))
+        return replace(plan, verified=True).assume(*planning.verifying(self.identities))
 
     def client_open(self, session: Session, client: ClientId) -> MaskingClient:
         """Start an exchange at a client with fresh secrets; `PlanError` where the plan is not one of this protocol."""
@@ -265,11 +270,6 @@ class SecureAggregation(Aggregation):
         self, state: MaskingClient, request: Message, encoded: Tensors | None
     ) -> tuple[MaskingClient, Tensors]:
         """Answer one request at a client; return the next state and the reply's body.
-
-        Args:
-            state: the client's state; it says which stage comes next.
-            request: the server's message.
-            encoded: at the stage `upload` the contribution, int64 tensors in fixed point; else `None`.
 
         Raises:
             MessageRefused: the request is not the server's next one, does not verify, or asks for shares that together
@@ -334,11 +334,15 @@ class SecureAggregation(Aggregation):
 
     def client_releases(self, before: MaskingClient, after: MaskingClient) -> Release | None:
         """Return the sum that a client consents to in a step: it signs the survivors, or without identities unmasks."""
-        return masking_client.release_of(before, after)
+        if before.survivors or not after.survivors:
+            return None
+        known = None if after.identities is None else after.identities.public
+        members = () if known is None else tuple(known[client] for client in after.survivors)
+        return Release(after.survivors, after.contribution, members)
 
     def server_names(self, state: MaskingServer) -> tuple[ClientId, ...]:
         """Return the survivors that the server asks the clients to sign or to unmask; empty before it does."""
-        return masking_server.named(state)
+        return state.survivors if state.stage in (CONFIRM, UNMASK) else ()
 
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
         """Compute the masks of the upload while the contribution is computed; call it after `client_accept`."""

@@ -1,6 +1,7 @@
-"""Choose each client's neighbours: the complete graph, or a sparse one designed for a failure probability.
+"""Design the graph of clients' neighbours: the complete graph, or a sparse one for a stated failure probability.
 
-`SecureAggregation.plan` calls `design_sparse_graph` before a run; client and server call `neighbours` in each exchange.
+`SecureAggregation.plan` calls `design_sparse_graph` before a run; the graph is drawn in each exchange, by
+`masks.neighbours`.
 A client's upload hides under masks that it has in common with its neighbours. It deals Shamir shares of its secrets to
 them, t of which open a secret. An upload is exposed if t of the holders of its shares collude with the server, or if
 the masks no longer connect it with the other honest clients: the sum then falls into parts that open one by one.
@@ -37,7 +38,7 @@ probability 3 * 2^-security at most:
 
 Not promised: anything where more clients than C are corrupt, where they are corrupted after the graph is known (the
 server may then choose a client's neighbours), or where the server has many graphs drawn and picks one. The graph
-follows from keys that every client draws (`neighbours`), so the server alone cannot choose it; one that deviates can
+follows from keys that every client draws (`graph_seed`), so the server alone cannot choose it; one that deviates can
 leave clients out, and corrupt clients can draw their keys again after they have received all others, and so try 2^g
 graphs. By the union bound, a plan with `security = 40 + g` then has security 40.
 """
@@ -45,17 +46,12 @@ graphs. By the union bound, a plan with `security = 40 + g` then has security 40
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
-import numpy as np
-
 from securefed._hyperparameters import check_number
-from securefed._tensors import Array
-from securefed.defenses._secure_aggregation.primitives import key_stream
 from securefed.errors import PlanError
 
 SECURITY: Final = 40
@@ -243,41 +239,3 @@ def _add(left: float, right: float) -> float:
     """Compute log2(2^left + 2^right)."""
     high, low = max(left, right), min(left, right)
     return high if low == -math.inf else high + math.log2(1 + 2 ** (low - high))
-
-
-def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, ...]:
-    """Return the rows of `row`'s neighbours and `row` itself, ascending; all rows where `degree` is 0.
-
-    Args:
-        seed: 32 bytes that all parties derive from all advertised keys.
-        members: number of clients that advertised keys.
-        degree: k, even; 0 is the complete graph.
-        row: the client's place among them.
-    """
-    return tuple(neighbourhoods(seed, members, degree, [row])[0].tolist())
-
-
-def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) -> Array:
-    """Return the neighbours of several rows at once, int64 (rows, k + 1), or (rows, members) on the complete graph."""
-    if not degree or members <= degree + 1:
-        return np.tile(np.arange(members), (len(rows), 1))
-    order, place = _circle(seed, members)
-    half = degree // 2
-    # order[place] is the row that stands at a place of the circle: take the places from half before to half after.
-    near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
-    return np.sort(near, axis=1)
-
-
-@lru_cache(maxsize=8)
-def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
-    """Draw a uniform order of the rows, and the place of each in it, by 128-bit labels from the seed's key stream.
-
-    Equal labels, which would favour an order, have probability below members^2 / 2^129.
-    """
-    labels = np.frombuffer(key_stream(seed).update(bytes(16 * members)), "<u8").reshape(members, 2)
-    order = np.lexsort((labels[:, 1], labels[:, 0]))
-    place = np.empty(members, np.int64)
-    place[order] = np.arange(members)
-    for shared in (order, place):  # by later calls and other threads
-        shared.setflags(write=False)
-    return order, place

@@ -36,12 +36,16 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes, nest
 from securefed._tensors import Tensors
-from securefed.defenses._base import UploadContext, check_request
-from securefed.defenses._capabilities import Release
+from securefed.defenses._plan import UploadContext, check_request
 from securefed.defenses._secure_aggregation import channel, consistency, verification
-from securefed.defenses._secure_aggregation.masked_uploads import upload_residues
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes
-from securefed.defenses._secure_aggregation.masks import PrecomputedMasks, SignedMask, apply_masks, pair_mask, self_mask
+from securefed.defenses._secure_aggregation.masks import (
+    PrecomputedMasks,
+    SignedMask,
+    apply_masks,
+    pair_mask,
+    self_mask,
+    upload_residues,
+)
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import (
     CONFIRM,
@@ -54,6 +58,9 @@ from securefed.defenses._secure_aggregation.session import (
     SHARES,
     UNMASK,
     UPLOAD,
+    C,
+    MaskingClient,
+    no_bytes,
     session_digest,
     wire_shape,
 )
@@ -66,7 +73,7 @@ from securefed.defenses._secure_aggregation.share_dealing import (
 from securefed.errors import ContradictionError, DataError
 
 
-def client_step(state: MaskingClient, request: Message, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+def client_step(state: C, request: Message, encoded: Tensors | None) -> tuple[C, Tensors]:
     """Answer one request; return the next state and the reply's body.
 
     Args:
@@ -84,7 +91,7 @@ def client_step(state: MaskingClient, request: Message, encoded: Tensors | None)
     if state.stage == request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
-        return client_upload(client_accept(state, request, context_of(state)), encoded)
+        return client_upload(client_accept(state, request, UploadContext(state.session.context, b"")), encoded)
     _check_request(state, request)
     if state.stage == KEYS:
         return _advertise(state, request)
@@ -101,15 +108,7 @@ def _check_request(state: MaskingClient, request: Message) -> None:
     check_request(request, state.session, state.client, state.stage, state.stage)
 
 
-def context_of(state: MaskingClient) -> UploadContext:
-    """Return the context of an exchange without a broadcast, for callers that hold the contribution from the start.
-
-    Its source is empty. (Callers with a broadcast make the context themselves, and hash the broadcast.)
-    """
-    return UploadContext(state.session.context, b"")
-
-
-def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def _advertise(state: C, request: Message) -> tuple[C, Tensors]:
     """Agree on a channel with the server, and send both public keys: sealed by the channel, and signed if it can."""
     channel.expect_fields(request, ("server_key",))
     server_key = channel.take(request, "server_key", np.uint8, (KEY_BYTES,)).tobytes()
@@ -118,12 +117,14 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
     session = session_digest(state.session)
     secret = channel.agreed_secret(session, state.client, server_key, keys, agree(share, server_key, SERVER))
     state = replace(state, stage=SHARES, channel=secret, own_keys=b"".join(keys))
-    statement = consistency.keys_statement(session, state.ahead, state.client, state.own_keys)
     advert = {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])}
-    return state, state.seal(KEYS, {**advert, **consistency.signed(state.identities, state.client, statement)})
+    if state.identities is not None:
+        statement = consistency.keys_statement(session, state.ahead, state.client, state.own_keys)
+        advert |= consistency.signed(state.identities, state.client, statement)
+    return state, state.seal(KEYS, advert)
 
 
-def client_accept(state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
+def client_accept(state: C, request: Message, context: UploadContext) -> C:
     """Check the request for an upload and open the encrypted shares in it, before the contribution is computed.
 
     No refusal here depends on the contribution, so none tells the server anything of the client's data.
@@ -144,7 +145,8 @@ def client_accept(state: MaskingClient, request: Message, context: UploadContext
         raise ContradictionError(SERVER, f"it asks for an upload, but this client's next stage is {state.stage!r}")
     channel.verify(state.channel, request)
     plan = state.session.plan
-    channel.expect_fields(request, ("ids", "bundles", *verification.request_fields(plan), channel.TAG))
+    pieces = ("pieces", "piece_commitments") if plan.verified else ()
+    channel.expect_fields(request, ("ids", "bundles", *pieces, channel.TAG))
     share_dealers = take_members(state, request, state.advertised_clients)
     dealers = dealers_in_neighbourhood(state, share_dealers)
     rows = channel.take(request, "bundles", np.uint8, (len(dealers), ENCRYPTED_SHARES_BYTES))
@@ -160,12 +162,12 @@ def client_accept(state: MaskingClient, request: Message, context: UploadContext
         opening_keys=no_bytes(),
     )
     if plan.verified:
-        dealt_by, pieces = verification.key_dealers(state.digest, state.advertised_clients), state.piece_keys
-        key = verification.sum_key(state.client, state.digest, dealt_by, share_dealers, pieces, request, state.exchange)
+        dealt_by, keys = verification.key_dealers(state.digest, state.advertised_clients), state.piece_keys
+        key = verification.sum_key(state.client, state.digest, dealt_by, share_dealers, keys, request, state.exchange)
     return replace(state, piece_keys=no_bytes(), sum_key=key)
 
 
-def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+def client_upload(state: C, encoded: Tensors | None) -> tuple[C, Tensors]:
     """Mask the contribution; return the next state and the upload's body. The root of all secrets is erased with it.
 
     Args:
@@ -194,7 +196,7 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
     return state, state.seal(UPLOAD, body, state.context)
 
 
-def make_masks(state: MaskingClient) -> MaskingClient:
+def make_masks(state: C) -> C:
     """Compute the masks of the upload ahead of the contribution; they take memory of the upload's size.
 
     The state is one that `client_accept` returned. The masks stay in this process and are in no file.
@@ -215,15 +217,16 @@ def _masks(state: MaskingClient) -> Sequence[SignedMask]:
     return masks
 
 
-def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def _confirm(state: C, request: Message) -> tuple[C, Tensors]:
     """Sign the set of survivors. The client signs once, so no other set is unmasked with its shares."""
+    assert state.identities is not None
     alive = _take_survivors(state, request)
     statement = consistency.survivors_statement(state.exchange, alive)
     signature = consistency.signed(state.identities, state.client, statement)
     return replace(state, stage=UNMASK, survivors=alive), state.seal(CONFIRM, signature)
 
 
-def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def _reveal(state: C, request: Message) -> tuple[C, Tensors]:
     """Send one share of each share dealer: of its seed if it uploaded, of its mask key if it did not."""
     if state.identities is None:
         alive = _take_survivors(state, request)
@@ -255,12 +258,3 @@ def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, .
     if len(alive) < state.session.plan.threshold:
         raise ContradictionError(SERVER, f"{len(alive)} uploads are fewer than {state.session.plan.threshold}")
     return alive
-
-
-def release_of(before: MaskingClient, after: MaskingClient) -> Release | None:
-    """Return the sum that a client consents to in the step between two states; `None` for another step."""
-    if before.survivors or not after.survivors:
-        return None
-    known = None if after.identities is None else after.identities.public
-    members = () if known is None else tuple(known[client] for client in after.survivors)
-    return Release(after.survivors, after.contribution, members)

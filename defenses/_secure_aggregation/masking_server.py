@@ -44,30 +44,30 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes
-from securefed.defenses._base import Session, expect_stage
-from securefed.defenses._fixed_point import from_ring
+from securefed.defenses._fixed_point import from_ring, wire_dtype
+from securefed.defenses._plan import Plan, Session, expect_stage
 from securefed.defenses._secure_aggregation import channel, consistency, verification
-from securefed.defenses._secure_aggregation.graph import neighbours
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._secure_aggregation.masked_uploads import add_upload, check_upload
-from securefed.defenses._secure_aggregation.masking_states import MaskingServer, ServerStep
 from securefed.defenses._secure_aggregation.masks import apply_masks
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, check_order, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import (
     CONFIRM,
     ENCRYPTED_SHARES_BYTES,
     KEYS,
+    MASKED,
     SEALED_BYTES,
     SHARES,
     UNMASK,
     UPLOAD,
+    MaskingServer,
+    ServerStep,
     advertisement_digest,
     check_session,
-    graph_seed,
     masking_of,
     session_digest,
+    wire_shape,
 )
-from securefed.defenses._secure_aggregation.unmasking import RevealedShares, remaining_masks
+from securefed.defenses._secure_aggregation.unmasking import RevealedShares, dealt_shares, remaining_masks
 from securefed.errors import BindingError, ContradictionError, SurvivorsTooClose, TooFewSurvivors
 
 Replies = Mapping[PartyId, Message]
@@ -89,8 +89,7 @@ def server_open(session: Session, identities: Identities | None = None, *, ahead
         PlanError: the plan's threshold or cohort is not sound.
         ConfigError: identities and plan do not belong together.
     """
-    check_session(session)
-    consistency.check_identities(identities, session)
+    check_session(session, identities)
     key = X25519PrivateKey.generate()
     body = {"server_key": from_bytes(public_bytes(key))}
     state = MaskingServer(KEYS, key.private_bytes_raw(), session.cohort, session, identities=identities, ahead=ahead)
@@ -142,13 +141,33 @@ def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingSer
     """
     expect(state, client, reply)
     plan = state.session.plan
-    check_upload(reply, plan)
+    _check_upload(reply, plan)
     if client in state.survivors:
         raise ContradictionError(client, "it uploaded before in this exchange")
     survivors = tuple(sorted((*state.survivors, client)))
     if plan.verified:
         state = replace(state, check=verification.add_tag(state.check, reply))
-    return replace(state, survivors=survivors, totals=add_upload(state.totals, reply, plan))
+    parts = [reply.body[f"{MASKED}/{tensor.name}"].reshape(-1) for tensor in plan.tensors]
+    # new arrays, so that a state can be returned to; unsigned addition wraps at 2^32 or 2^64, as the masks do
+    if state.totals:
+        parts = [total + part for total, part in zip(state.totals, parts, strict=True)]
+    else:
+        parts = [part.copy() for part in parts]
+    return replace(state, survivors=survivors, totals=tuple(parts))
+
+
+def _check_upload(reply: Message, plan: Plan) -> None:
+    """Raise `MalformedError` unless the reply holds just the fields of an upload, as they travel.
+
+    These are the plan's tensors; where clients check the announced sum, the tag for that (`verification.CHECK`); and
+    the tag that authenticates the message itself (`channel.TAG`).
+    """
+    check = (verification.CHECK,) if plan.verified else ()
+    channel.expect_fields(reply, (*(f"{MASKED}/{tensor.name}" for tensor in plan.tensors), *check, channel.TAG))
+    for name in check:
+        channel.take(reply, name, np.uint64, (2,))
+    for tensor in plan.tensors:
+        channel.take(reply, f"{MASKED}/{tensor.name}", wire_dtype(tensor.ring), wire_shape(tensor))
 
 
 def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
@@ -254,14 +273,13 @@ def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerSte
     """Send each client the rows that others encrypted for it; keep the tags by which a falsified share is traced."""
     verified = state.session.plan.verified
     key_dealers = verification.key_dealers(state.digest, state.advertised_clients) if verified else ()
-    holders = len(  # of any client, such as the first: all have equally many neighbours
-        neighbours(graph_seed(state.digest), len(state.advertised_clients), masking_of(state.session.plan).degree, 0)
-    )
+    clients, degree = len(state.advertised_clients), masking_of(state.session.plan).degree
+    holders = min(degree + 1, clients) if degree else clients
     for client, reply in replies.items():
-        pieces = verification.piece_fields(client in key_dealers)
+        pieces = ("pieces", "piece_commitment") if client in key_dealers else ()
         channel.expect_fields(reply, ("bundles", "commitment", *pieces, channel.TAG))
         if pieces:
-            verification.take_pieces(reply, len(state.advertised_clients))
+            verification.take_pieces(reply, clients)
         channel.take(reply, "bundles", np.uint8, (holders, ENCRYPTED_SHARES_BYTES))
         channel.take(reply, "commitment", np.uint8, (KEY_BYTES,))
     _enough(state, replies)
@@ -277,15 +295,10 @@ def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerSte
     ids = np.asarray(share_dealers, np.int64)
     relayed = verification.relay_pieces(key_dealers, state.advertised_clients, replies) if verified else {}
     bodies = {}
-    for client, dealt in state.dealt().items():  # by holder, the indices (dealer, position) of the rows dealt to it
+    for client, dealt in dealt_shares(state).items():  # the indices (dealer, position) of the rows dealt to a holder
         if client in replies:
             bodies[client] = {"ids": ids, "bundles": encrypted_shares[dealt], **relayed.get(client, {})}
     return state.requests(bodies)
-
-
-def named(state: MaskingServer) -> tuple[ClientId, ...]:
-    """Return the survivors that clients were asked to sign or to unmask; empty before that."""
-    return state.survivors if state.stage in (CONFIRM, UNMASK) else ()
 
 
 def _close_uploads(state: MaskingServer) -> ServerStep:
@@ -296,8 +309,9 @@ def _close_uploads(state: MaskingServer) -> ServerStep:
     """
     alive, session = state.survivors, state.session
     _enough(state, alive)
-    if (apart := session.so_far.smallest_with(alive)) < session.so_far.least:
-        raise SurvivorsTooClose(alive, apart, session.so_far.least)
+    least = session.so_far.least
+    if least > 1 and (apart := session.so_far.smallest_with(alive)) < least:
+        raise SurvivorsTooClose(alive, apart, least)
     dead = tuple(client for client in state.share_dealers if client not in set(alive))
     state = replace(state, stage=UNMASK if state.identities is None else CONFIRM, members=alive)
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}
@@ -327,7 +341,7 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     A secret opens with `MaskingPlan.shares` of its shares. Where the plan is `verified`, the unmasked sum of the tags
     goes to the clients as the proof of the sum.
     """
-    dealt = state.dealt()
+    dealt = dealt_shares(state)
     for client, reply in replies.items():
         channel.expect_fields(reply, ("shares", channel.TAG))
         # one share of each dealer whose row this client holds

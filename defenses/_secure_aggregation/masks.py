@@ -1,11 +1,14 @@
-"""Mask a client's integers by adding key streams, one stream for each mask secret and width of integers.
+"""Turn a contribution into residues, and mask them by key streams, one for each mask secret and width of integers.
 
-A client masks its upload with it; the server removes the masks that are left in the sum. Client i adds one self mask
-and one mask for each neighbour j (Bonawitz et al. 2017, CCS, sec. 4), modulo 2^32 or 2^64:
+A contribution is a client's tensors in fixed point: signed int64, within bounds of the plan. For masking they become
+residues modulo 2^ring, flat arrays of unsigned integers, one a tensor; a ring is the width in bits that the plan gives
+a tensor's sum (`_fixed_point`). A client masks its upload; the server removes the masks that are left in the sum.
+Client i adds one self mask and one mask for each neighbour j (Bonawitz et al. 2017, CCS, sec. 4), modulo 2^32 or 2^64:
 
     y_i = x_i + PRG(self_i) + sum_{j > i} PRG(pair_ij) - sum_{j < i} PRG(pair_ij)
 
 So of a pair the client with the lower id adds the stream, the other subtracts it, and they cancel in a sum over both.
+Who is whose neighbour `neighbourhoods` draws from all clients' keys; they also hold shares of each other's secrets.
 
 PRG is the key stream of a secret. Every client dealt shares of its seed and its mask key before. For a client that then
 does not upload (it is lost) the streams that its neighbours added or subtracted stay in the sum until they are opened.
@@ -15,26 +18,35 @@ To open a mask, the server rebuilds its secret from shares that the survivors se
     self_i    a random seed of client i, the exchange's digest  client i                       if i uploaded
     pair_ij   X25519 of the mask keys of i and j, the digest    clients i and j                if just one uploaded
 
-A secret serves one exchange. x_i are residues: flat arrays of unsigned integers, one a tensor, changed in place. The
-tensors of one width stand one after the other, in the plan's order, under one stream: AES under HKDF of secret and
-width; 32 bytes or fewer are masked by HKDF's output itself. So no part of a stream serves two rounds, pairs or tensors,
-and a network of many tensors costs no more than one of few.
+A secret serves one exchange. x_i are residues, changed in place. The tensors of one width stand one after the other, in
+the plan's order, under one stream: AES under HKDF of secret and width; 32 bytes or fewer are masked by HKDF's output
+itself. So no part of a stream serves two rounds, pairs or tensors, and a network of many tensors costs no more than one
+of few.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
 from securefed._messages import ClientId
-from securefed._tensors import Array
-from securefed.defenses._base import Plan
-from securefed.defenses._fixed_point import wire_dtype, wire_size
+from securefed._tensors import Array, Tensors
+from securefed.defenses._fixed_point import lanes, to_ring, wire_dtype, wire_size
+from securefed.defenses._plan import Plan, TensorPlan
 from securefed.defenses._secure_aggregation.mask_streams import LONGEST, ChunkBuffers, Encryptor, choice, mask_stream
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, hkdf, label
-from securefed.errors import DataError
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, hkdf, key_stream, label
+from securefed.errors import DataError, RangeRefused
+
+_PART: Final = 1 << 15
+"""Entries converted at a time; 256 kB, which stay in a core's second-level cache."""
+_BLOCK: Final = 16
+_ZEROS: Final = memoryview(bytes(1 << 16))
+"""Encrypted a part at a time for a stand-in, which takes no memory beside it."""
 
 
 @dataclass(frozen=True)
@@ -160,3 +172,117 @@ def _add_part(flats: Sequence[Array], start: int, part: Array) -> None:
             begin = max(-start, 0)
             np.add(here, part[begin : begin + here.size], out=here)
         start -= flat.size
+
+
+def upload_residues(encoded: Tensors | None, plan: Plan) -> list[Array]:
+    """Return the integers that a client masks: of its contribution, or uniform ones where it sits out.
+
+    Both are made in either case, and one is selected last: else a server that times replies would see who sat out.
+
+    Args:
+        encoded: the contribution, int64 tensors in fixed point; `None` for a client that sits out.
+        plan: shapes and rings.
+
+    Raises:
+        DataError, RangeRefused: as `residues_of`.
+    """
+    # zeros without memory of their own, where the arrays of a contribution are in memory: fresh pages would take longer
+    nothing = np.zeros((), np.int64)
+    values = {t.name: np.broadcast_to(nothing, t.shape) for t in plan.tensors} if encoded is None else encoded
+    own, stand_in = residues_of(values, plan), uniform_residues(plan)
+    return stand_in if encoded is None else own
+
+
+def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
+    """Convert an encoded contribution to flat residues, in the plan's order, which share no memory with it.
+
+    Args:
+        encoded: int64 tensors in fixed point, named as in the plan.
+        plan: shapes and rings.
+
+    Raises:
+        DataError: other names, types or shapes than the plan's.
+        RangeRefused: an entry does not fit its ring.
+    """
+    tensors = plan.tensors
+    if set(encoded) != {tensor.name for tensor in tensors}:
+        raise DataError(f"encoded tensors {sorted(encoded)} are not those of the plan")
+    out = []
+    for tensor in tensors:
+        value = encoded[tensor.name]
+        if value.shape != tensor.shape or value.dtype != np.int64:
+            raise DataError(
+                f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
+            )
+        out.append(_residues(value.reshape(-1), tensor, plan.clients))
+    return out
+
+
+def _residues(flat: Array, tensor: TensorPlan, clients: int) -> Array:
+    """Check that all entries fit the ring, and convert them; a part at a time, which is read once from memory."""
+    least, most = -(2 ** (tensor.ring - 1)), 2 ** (tensor.ring - 1) - 1
+    whole = lanes(tensor.ring) == 1
+    if not whole:  # a sum beyond its ring would spill into the next lane, so each client has its share
+        least, most = -(most // clients), most // clients
+    out = np.empty(flat.size if whole else 0, wire_dtype(tensor.ring))
+    for start in range(0, flat.size, _PART):
+        part = np.ascontiguousarray(flat[start : start + _PART])
+        if not least <= part.min() <= part.max() <= most:
+            raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
+        if whole:
+            np.copyto(out[start : start + _PART], part.view(np.uint64), casting="unsafe")  # the low bits, as `to_ring`
+    return out if whole else to_ring(flat, tensor.ring)
+
+
+def uniform_residues(plan: Plan) -> list[Array]:
+    """Draw the integers of a client that sits out: a stream under a fresh key from the operating system.
+
+    A sum with them is uniform, and reveals nothing of its other terms. Flat arrays in the plan's order, as they travel.
+    """
+    stream, drawn = key_stream(secrets.token_bytes(KEY_BYTES)), []
+    for tensor in plan.tensors:
+        dtype = wire_dtype(tensor.ring)
+        nbytes = dtype.itemsize * wire_size(tensor.size, tensor.ring)
+        out = np.empty(nbytes + _BLOCK, np.uint8)  # `update_into` wants room for one block more than it fills
+        for start in range(0, nbytes, len(_ZEROS)):
+            stream.update_into(_ZEROS[: nbytes - start], out[start:])
+        drawn.append(out[:nbytes].view(dtype))
+    return drawn
+
+
+def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, ...]:
+    """Return the rows of `row`'s neighbours and `row` itself, ascending; all rows where `degree` is 0.
+
+    Args:
+        seed: 32 bytes that all parties derive from all advertised keys.
+        members: number of clients that advertised keys.
+        degree: k, even; 0 is the complete graph.
+        row: the client's place among them.
+    """
+    return tuple(neighbourhoods(seed, members, degree, [row])[0].tolist())
+
+
+def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) -> Array:
+    """Return the neighbours of several rows at once, int64 (rows, k + 1), or (rows, members) on the complete graph."""
+    if not degree or members <= degree + 1:
+        return np.tile(np.arange(members), (len(rows), 1))
+    order, place = _circle(seed, members)
+    half = degree // 2
+    # order[place] is the row that stands at a place of the circle: take the places from half before to half after.
+    near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
+    return np.sort(near, axis=1)
+
+
+@lru_cache(maxsize=8)
+def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
+    """Draw a uniform order of the rows, and the place of each in it, by 128-bit labels from the seed's key stream.
+
+    Equal labels, which would favour an order, have probability below members^2 / 2^129.
+    """
+    labels = np.frombuffer(key_stream(seed).update(bytes(16 * members)), "<u8").reshape(members, 2)
+    order = np.lexsort((labels[:, 1], labels[:, 0]))
+    place = np.empty(members, np.int64)
+    place[order] = np.arange(members)
+    for shared in (order, place):  # by later calls and other threads
+        shared.setflags(write=False)
+    return order, place

@@ -32,20 +32,28 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message
 from securefed._persistence.packing import from_bytes, local, nest, pack, restore, stored_as, unnest
 from securefed._tensors import Array, Tensors, decode, encode
-from securefed.defenses._base import Outgoing, Plan, Session, UploadContext
+from securefed.defenses._aggregation import Outgoing
+from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import masking_client as four_stage_client
 from securefed.defenses._secure_aggregation import masking_server as four_stage_server
 from securefed.defenses._secure_aggregation.channel import TAG
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.masking_server import ChannelAcceptor, Replies
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient, MaskingServer
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
-from securefed.defenses._secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD, masking_of
+from securefed.defenses._secure_aggregation.session import (
+    KEYS,
+    SHARES,
+    UNMASK,
+    UPLOAD,
+    MaskingClient,
+    MaskingServer,
+    masking_of,
+)
 from securefed.errors import DataError, MalformedError, MessageRefused, TooFewSurvivors
 
 NEXT = "next"
@@ -57,15 +65,14 @@ _LASTING = {"session", "identities", "precomputed"}
 exchange's own session and identities, and `precomputed`, the masks that `make_masks` computes later."""
 
 
-def _common(plan: Plan) -> dict[str, int]:
-    """Return the numbers that must be equal in the plans of two exchanges for one to precompute keys of the other."""
-    masking = masking_of(plan)
-    return {"clients": plan.clients, "threshold": plan.threshold, "degree": masking.degree, "shares": masking.shares}
-
-
 def _header(plan: Plan) -> dict[str, int]:
-    """Return the header of packed states: the format's version, and the numbers above."""
-    return {"version": _VERSION, **_common(plan)}
+    """Return the header of packed states: the format's version, and the numbers of a plan that keys depend on.
+
+    These must be equal in the plans of two exchanges for one to precompute keys of the other.
+    """
+    numbers = {"version": _VERSION, "clients": plan.clients, "threshold": plan.threshold}
+    masking = masking_of(plan)
+    return {**numbers, "degree": masking.degree, "shares": masking.shares}
 
 
 def _freeze(state: MaskingClient | MaskingServer) -> bytes:
@@ -112,9 +119,9 @@ class PipelinedClient(MaskingClient):
     next_advert: Mapping[str, Array] = stored_as("riding", default_factory=dict, repr=False)
 
     @classmethod
-    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> PipelinedClient:
+    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> Self:
         """Start an exchange with fresh secrets and nothing precomputed; arguments as for `MaskingClient.open`."""
-        fresh = _pipelined(super().open(session, client, identities))
+        fresh = super().open(session, client, identities)
         return replace(fresh, next_root=secrets.token_bytes(KEY_BYTES))
 
     @classmethod
@@ -127,7 +134,7 @@ class PipelinedClient(MaskingClient):
     def begin(self) -> PipelinedClient:
         """Go to the stage `upload` with the precomputed state, for an exchange that begins with `upload`.
 
-        Of two plans that agree in the numbers of `_common`, one may use what was precomputed for the other.
+        Of two plans that agree in the numbers of `_header`, one may use what was precomputed for the other.
 
         Raises:
             MalformedError: nothing was precomputed, or it was for another plan.
@@ -154,20 +161,18 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
     if request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
-        context = four_stage_client.context_of(state)  # of a contribution without a broadcast
-        return client_upload(client_accept(state, request, context), encoded)
+        return client_upload(client_accept(state, request, UploadContext(state.session.context, b"")), encoded)
     if request.stage != UNMASK:
         if request.stage == KEYS:  # the server starts anew: what the last exchange precomputed is not used
             state = replace(state, precomputed_exchange=b"")
-        new, reply = four_stage_client.client_step(state, request, encoded)
-        return _pipelined(new), reply
+        return four_stage_client.client_step(state, request, encoded)
     current, carried = _split_message(request)
     new, reply = four_stage_client.client_step(state, current, None)
     if not carried.body:
-        return replace(_pipelined(new), precomputed_exchange=b""), reply
+        return replace(new, precomputed_exchange=b""), reply
     following, _ = _read(state.precomputed_exchange, _following_client(state))
     following, carried_reply = four_stage_client.client_step(following, carried, None)
-    return replace(_pipelined(new), precomputed_exchange=following), {**reply, **nest(NEXT, carried_reply)}
+    return replace(new, precomputed_exchange=following), {**reply, **nest(NEXT, carried_reply)}
 
 
 def client_accept(state: PipelinedClient, request: Message, context: UploadContext) -> PipelinedClient:
@@ -179,7 +184,7 @@ def client_accept(state: PipelinedClient, request: Message, context: UploadConte
     if state.stage == KEYS:  # nothing was asked of this client yet: the exchange begins with `upload`
         state = state.begin()
     current, carried = _split_message(request)
-    new = _pipelined(four_stage_client.client_accept(state, current, context))
+    new = four_stage_client.client_accept(state, current, context)
     following, carried_reply = four_stage_client.client_step(_following_client(state), carried, None)
     return replace(new, next_root=b"", precomputed_exchange=following, next_advert=carried_reply)
 
@@ -187,17 +192,12 @@ def client_accept(state: PipelinedClient, request: Message, context: UploadConte
 def client_upload(state: PipelinedClient, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
     """Upload as `masking_client.client_upload`, with the keys of the next exchange."""
     new, reply = four_stage_client.client_upload(state, encoded)
-    return replace(_pipelined(new), next_advert={}), {**reply, **nest(NEXT, state.next_advert)}
+    return replace(new, next_advert={}), {**reply, **nest(NEXT, state.next_advert)}
 
 
 def _following_client(state: PipelinedClient) -> MaskingClient:
     """Make the first state of the exchange after this one."""
     return MaskingClient(state.client, KEYS, state.next_root, state.session, identities=state.identities, ahead=True)
-
-
-def _pipelined(state: MaskingClient) -> PipelinedClient:
-    assert isinstance(state, PipelinedClient)  # `replace` keeps the type
-    return state
 
 
 @dataclass(frozen=True, eq=False)

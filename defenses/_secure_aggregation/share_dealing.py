@@ -24,9 +24,9 @@ from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
 from securefed.defenses._secure_aggregation import channel, consistency, verification
-from securefed.defenses._secure_aggregation.graph import neighbours
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient
+from securefed.defenses._secure_aggregation.masks import neighbourhoods
 from securefed.defenses._secure_aggregation.primitives import (
+    FIELD,
     KEY_BYTES,
     agree,
     decrypt_once,
@@ -41,6 +41,8 @@ from securefed.defenses._secure_aggregation.session import (
     SEED,
     SHARES,
     UPLOAD,
+    C,
+    MaskingClient,
     advertisement_digest,
     graph_seed,
     masking_of,
@@ -48,11 +50,10 @@ from securefed.defenses._secure_aggregation.session import (
     session_digest,
     share_tags,
 )
-from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, MalformedError
 
 
-def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+def deal_shares(state: C, request: Message) -> tuple[C, Tensors]:
     """Check the advertised keys in the request, and deal this client's secrets to its neighbours.
 
     Args:
@@ -75,11 +76,10 @@ def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, 
         pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening_keys())
     # The holders (this client and its neighbours): their rows among the advertised clients, and their ids. The k-th of
     # them gets the values of Shamir's polynomials at the point k.
-    rows = list(neighbours(graph_seed(digest), len(clients), masking_of(plan).degree, clients.index(state.client)))
-    near = tuple(clients[row] for row in rows)
-    coefficients = FIELD.coefficients(
-        hkdf(state.root, label("coefficients", digest)), 2 * (masking_of(plan).shares - 1)
-    )
+    masking, own = masking_of(plan), clients.index(state.client)
+    rows = neighbourhoods(graph_seed(digest), len(clients), masking.degree, [own])[0]
+    near = tuple(clients[row] for row in rows.tolist())
+    coefficients = FIELD.coefficients(hkdf(state.root, label("coefficients", digest)), 2 * (masking.shares - 1))
     shares = FIELD.split(secrets, coefficients, len(near))
     encrypted, opening_keys = _encrypt_shares(state, digest, near, share_keys[rows], shares)
     reply = {"bundles": encrypted, "commitment": from_bytes(seed_commitment(digest, state.client, secrets[SEED]))}
@@ -196,11 +196,11 @@ def dealers_in_neighbourhood(state: MaskingClient, share_dealers: Sequence[Clien
         ContradictionError: too few of them to open this client's own secrets.
     """
     dealers = tuple(sorted(set(state.neighbourhood) & set(share_dealers)))
-    if len(dealers) < masking_of(state.session.plan).shares:
+    if len(dealers) < (shares := masking_of(state.session.plan).shares):
         raise ContradictionError(
             SERVER,
             f"of this client's {len(state.neighbourhood) - 1} neighbours and itself, {len(dealers)} dealt shares; "
-            f"{masking_of(state.session.plan).shares} are needed",
+            f"{shares} are needed",
         )
     return dealers
 

@@ -9,7 +9,7 @@ D_i being the neighbours of i that dealt shares and did not upload ("dead"); pai
 
 Input: the server's state after the uploads, and from each client that answered one share of each dealer whose shares it
 holds: of the dealer's self-mask seed if it uploaded, of its mask key if it did not. t shares determine a secret
-(`shamir`); the mask key of j gives all pair_ij. The server checks the reconstructed seed against the dealer's
+(`PrimeField`); the mask key of j gives all pair_ij. The server checks the reconstructed seed against the dealer's
 commitment, the mask key against the public key that the dealer advertised. If one does not match, the server checks the
 shares against the tags (truncated hashes) that their dealer published: a holder whose share does not fit is to blame,
 or else the dealer.
@@ -25,19 +25,45 @@ import numpy as np
 
 from securefed._messages import ClientId
 from securefed._tensors import Array
-from securefed.defenses._secure_aggregation.masking_states import DealtShares, MaskingServer
-from securefed.defenses._secure_aggregation.masks import SignedMask, pair_mask, self_mask
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
+from securefed.defenses._secure_aggregation.masks import SignedMask, neighbourhoods, neighbours, pair_mask, self_mask
+from securefed.defenses._secure_aggregation.primitives import FIELD, KEY_BYTES, agree, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import (
     MASK_KEY,
     SEED,
     SHARE_TAG_BYTES,
+    MaskingServer,
+    graph_seed,
     masking_of,
     seed_commitment,
     share_tags,
 )
-from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import AuthenticationError, TooFewSurvivors
+
+DealtShares = Mapping[ClientId, tuple[Array, Array]]
+"""By holder, where its shares stand in an array A (dealers, holders, ...), in which row d lists the shares of dealer d,
+one for each of that dealer's holders: a pair of int64 arrays (rows, places), such that A[rows, places] are the holder's
+shares, dealers ascending."""
+
+
+def dealt_shares(state: MaskingServer) -> DealtShares:
+    """List the shares that each holder was dealt, from the state after the stage `shares`."""
+    places = {client: row for row, client in enumerate(state.advertised_clients)}
+    rows, degree = [places[dealer] for dealer in state.share_dealers], masking_of(state.session.plan).degree
+    near = neighbourhoods(graph_seed(state.digest), len(places), degree, rows)  # by dealer, its holders' rows
+    # Sort all (dealer, place) pairs, numbered dealer * holders + place, by the holder that stands there; then cut the
+    # sorted list where the next holder begins.
+    by_holder = np.argsort(near, axis=None, kind="stable")  # stable: each holder's dealers stay ascending
+    dealers, columns = np.divmod(by_holder, near.shape[1])
+    ends = np.cumsum(np.bincount(near.reshape(-1), minlength=len(places)))[:-1]
+    return dict(zip(places, zip(np.split(dealers, ends), np.split(columns, ends), strict=True), strict=True))
+
+
+def holders_of(state: MaskingServer, dealer: ClientId) -> tuple[ClientId, ...]:
+    """Return the clients that hold shares of the dealer's secrets, ascending: its neighbours and itself."""
+    clients, degree = state.advertised_clients, masking_of(state.session.plan).degree
+    return tuple(
+        clients[row] for row in neighbours(graph_seed(state.digest), len(clients), degree, clients.index(dealer))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +153,7 @@ def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[Signe
             if public_bytes(key) != public[client]:
                 raise _blame(state, row, MASK_KEY, answers)
             # The dead client's mask for a pair is not in the sum, so the mask of survivor i does not cancel.
-            pairs = sorted(alive & set(state.holders(client)))
+            pairs = sorted(alive & set(holders_of(state, client)))
             masks += [pair_mask(agree(key, public[i], i), exchange, i, client) for i in pairs]
     return masks
 
@@ -141,7 +167,8 @@ def _blame(state: MaskingServer, row: int, kind: int, answers: RevealedShares) -
         kind: `SEED` or `MASK_KEY`, whichever was reconstructed.
         answers: the shares that it was reconstructed from.
     """
-    dealer, holders = state.share_dealers[row], state.holders(state.share_dealers[row])
+    dealer = state.share_dealers[row]
+    holders = holders_of(state, dealer)
     tag_of_kind = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
     for place in np.flatnonzero(answers.used[row]):
         # `share_tags` computes the tags of a seed share and a key share; only the tag of this kind is compared.

@@ -45,7 +45,7 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Plan, TensorPlan
+from securefed.defenses._plan import Plan, TensorPlan
 from securefed.defenses._secure_aggregation.channel import take
 from securefed.defenses._secure_aggregation.masks import SignedMask
 from securefed.defenses._secure_aggregation.mersenne import BITS, CHUNK, dot
@@ -122,11 +122,6 @@ FULL: Final = TagModuli()
 """The moduli of the protocol."""
 
 
-def upload_bytes(plan: Plan) -> int:
-    """Count the extra bytes that a dealer of the key sends (other clients send fewer); 0 without verification."""
-    return plan.clients * PIECE_BYTES + KEY_BYTES + 16 if plan.verified else 0  # 16: the tag
-
-
 def key_dealers(digest: bytes, advertised_clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """Draw the clients that deal pieces of the key, ascending: `KEY_DEALERS` or all, by a hash of all public keys."""
     shuffled = sorted(advertised_clients, key=lambda client: fingerprint("key dealer", digest, client))
@@ -185,16 +180,6 @@ class SumKeyPieces:
 
     def _agreement(self, peer: ClientId) -> bytes:
         return agree(self._key, self._public[peer], peer)
-
-
-def piece_fields(deals: bool) -> tuple[str, ...]:
-    """Name the fields that a client adds to its reply at `shares` if it `deals` a piece of the key."""
-    return ("pieces", "piece_commitment") if deals else ()
-
-
-def request_fields(plan: Plan) -> tuple[str, ...]:
-    """Name the fields that the server adds to the request for an upload."""
-    return ("pieces", "piece_commitments") if plan.verified else ()
 
 
 def take_pieces(reply: Message, clients: int) -> None:

@@ -26,8 +26,8 @@ from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.exchange_header import BEFORE_ALL, ExchangeHeader, ExchangePosition
 from securefed._runtime.sum_facts import ExchangePlans, SumSchema
 from securefed._tensors import Array, Tensors
+from securefed.defenses._aggregation import SupportsVerification
 from securefed.defenses._base import Session
-from securefed.defenses._capabilities import SupportsVerification
 from securefed.errors import ContradictionError, SecureFedError
 
 _EMPTY: Final = "nmt"

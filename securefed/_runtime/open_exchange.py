@@ -32,6 +32,13 @@ from securefed._runtime.message_log import MessageLog
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
 from securefed._runtime.stage_requests import Requests
 from securefed._tensors import Array, Layout, Tensors
+from securefed.defenses._aggregation import (
+    SupportsAuthenticatedRefusals,
+    SupportsPipelining,
+    SupportsReleases,
+    SupportsStreaming,
+    SupportsVerification,
+)
 from securefed.defenses._base import (
     Defense,
     Outgoing,
@@ -40,13 +47,6 @@ from securefed.defenses._base import (
     some_client_out,
     without_indicator,
     without_indicator_tensor,
-)
-from securefed.defenses._capabilities import (
-    SupportsAuthenticatedRefusals,
-    SupportsPipelining,
-    SupportsReleases,
-    SupportsStreaming,
-    SupportsVerification,
 )
 from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import (

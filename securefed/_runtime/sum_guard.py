@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.sum_memory import SumRule
-from securefed.defenses._capabilities import Release
+from securefed.defenses._aggregation import Release
 
 
 @dataclass(frozen=True)

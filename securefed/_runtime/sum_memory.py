@@ -32,7 +32,7 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import SERVER
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
-from securefed.defenses._capabilities import Release
+from securefed.defenses._aggregation import Release
 from securefed.defenses._survivor_blocks import Blocks, refined, smallest
 from securefed.errors import ClientDeclines, ContradictionError, DataError
 

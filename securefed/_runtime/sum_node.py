@@ -57,8 +57,7 @@ from securefed._runtime.sum_facts import ExchangePlans, SumSchema
 from securefed._runtime.sum_guard import SumGuard
 from securefed._runtime.sum_memory import MOST_OUT, SumRule
 from securefed._tensors import Tensors
-from securefed.defenses._base import Defense, Plan, Session, has_indicator, without_indicator_tensor
-from securefed.defenses._capabilities import (
+from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
     SupportsMemory,
     SupportsPipelining,
@@ -66,6 +65,7 @@ from securefed.defenses._capabilities import (
     SupportsReleases,
     SupportsVerification,
 )
+from securefed.defenses._base import Defense, Plan, Session, has_indicator, without_indicator_tensor
 from securefed.errors import ClientDeclines, ContradictionError, MalformedError, SecureFedError
 
 

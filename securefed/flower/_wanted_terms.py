@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from securefed._hyperparameters import check_integer, check_positive
 from securefed._tensors import Array, Ring
+from securefed.defenses._base import ChainStage
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
-from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
 from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, TRAIN, base_of
 from securefed.parties._terms import SumTerms

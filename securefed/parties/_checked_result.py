@@ -13,8 +13,8 @@ import numpy as np
 from securefed._messages import SERVER
 from securefed._runtime.sum_node import SumNode
 from securefed._tensors import Array, decode
+from securefed.defenses._aggregation import SupportsVerification
 from securefed.defenses._base import without_indicator_tensor
-from securefed.defenses._capabilities import SupportsVerification
 from securefed.errors import ConfigError, DataError, MalformedError, SumRefused
 from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms

@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed.defenses._base import Aggregation, Defense
+from securefed.defenses._base import Aggregation, ChainStage, Defense, Transform
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import ConfigError, DataError
 
 

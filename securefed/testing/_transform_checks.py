@@ -20,12 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._tensors import Layout, Tensors, TensorSpec
-from securefed.defenses._base import Defense
+from securefed.defenses._base import ChainStage, Defense, Transform
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip
 from securefed.defenses._plan import Plan
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import DataError, PlanError, RangeRefused, SecureFedError
 
 LAYOUT: Final = Layout(

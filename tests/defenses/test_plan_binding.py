@@ -6,14 +6,18 @@ learned. A client with a range 2^20 times as wide adds next to nothing to the in
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation
 from securefed._messages import SERVER, Aggregate, Message
 from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Session, plan_digest
+from securefed.algorithms import SSI
+from securefed.defenses._base import ChainStage, Plan, Session, Transform, plan_digest
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import adaptive_clip, gaussian, skellam
 from securefed.defenses._homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
@@ -144,3 +148,42 @@ def test_every_number_of_a_plan_moves_its_digest_and_its_words_do_not():
     assert plan_digest(measured) == plan_digest(plans[4])  # numbers of NumPy are numbers
     told = Session(RUN, 3, (0, 1, 2), plans[0].assume("Something."))
     assert plan_digest(told.plan) == plan_digest(plans[0])
+
+
+@dataclass(frozen=True)
+class Counted(Transform):
+    """A transform that changes nothing and notes each plan that is derived with it."""
+
+    planned: list[int] = field(default_factory=list, hash=False, compare=False)
+    name: ClassVar[str] = "counted"
+    stage: ClassVar[ChainStage] = ChainStage.SPARSIFY
+
+    def plan(self, plan: Plan) -> Plan:
+        self.planned.append(plan.clients)
+        return plan
+
+
+def test_rounds_of_the_same_numbers_share_one_plan_and_one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, digested, write = Counted(), [], json.dumps
+    clients = [Dataset(np.random.default_rng(i).uniform(size=(20, 6))) for i in range(4)]
+    federation = Federation(SSI(rank=2), clients, chain(counted, secure_aggregation()))
+    federation.run(1)
+    before = len(counted.planned)
+    monkeypatch.setattr(json, "dumps", lambda value, **how: digested.append(value) or write(value, **how))
+    federation.run(3)
+    assert len(counted.planned) == before
+    assert not [numbers for numbers in digested if isinstance(numbers, tuple)]  # as `Plan._digest` hashes them
+
+
+def test_other_numbers_give_other_plans_and_few_are_kept() -> None:
+    defense = chain(adaptive_clip(0.5), gaussian(1.0), secure_aggregation())
+    first = defense.plan(LAYOUT, N)
+    assert defense.plan(LAYOUT, N) is first
+    others = [defense.plan(LAYOUT, N + 1), defense.plan(LAYOUT, N + 2)]
+    others += [defense.plan(LAYOUT, N, learned=(2.0**-power,)) for power in range(1, 20)]
+    assert len({plan_digest(plan) for plan in (first, *others)}) == len(others) + 1
+    assert defense.plan(LAYOUT, N, learned=(2.0**-3,)) == others[4]  # derived again, long after
+    assert len(defense._plans) == 8
+    assert plan_digest(first.numbered("ab" * 16, 3)) == plan_digest(replace(first))
+    wider = chain(secure_aggregation()).plan(LAYOUT, N, range_doublings=1)
+    assert wider.tensors[0].bound == 2 * chain(secure_aggregation()).plan(LAYOUT, N).tensors[0].bound

@@ -20,12 +20,12 @@ from securefed._runtime.run_options import RunOptions
 from securefed._tensors import Layout, TensorSpec
 from securefed.algorithms._optimization import DSGD
 from securefed.datasets._base import Dataset
+from securefed.defenses._base import AdaptiveTransform, Transform
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import adaptive_clip, clip, epsilon_of, gaussian, sensitivity, skellam
 from securefed.defenses._differential_privacy.adaptive import BELOW
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.defenses._simulation import sum_once
-from securefed.defenses._transform import AdaptiveTransform, Transform
 from securefed.errors import ConfigError, MalformedError, PlanError
 from tests.combinations import first_ones
 

@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, 
 from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError, PlanError, RoundVoid
 from securefed.flower import AppReply, SitePolicy, _grid, secure_mod
-from securefed.parties import _wrapped_names
+from securefed.parties import _update
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid
 from tests.flower.ordinary_app import CLIENTS
@@ -300,7 +300,7 @@ def test_a_declaration_that_fits_changes_nothing() -> None:
 
 @pytest.mark.parametrize("prefix", ["_module.", "module.", "_orig_mod.", "_orig_mod._module."])
 def test_names_inside_a_librarys_wrapper_are_those_of_the_bare_model(prefix: str, caplog: Any) -> None:
-    _wrapped_names._say.cache_clear()
+    _update._say.cache_clear()
     train = replying(lambda a, m: records({f"{prefix}{n}": v for n, v in a.items()}, m))
     with caplog.at_level(logging.WARNING, "securefed.client"):
         ours = run(secured(FedAvg()), ordinary_app.grid(secure_mod, train=train))

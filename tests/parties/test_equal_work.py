@@ -17,7 +17,7 @@ import pytest
 from securefed._runtime import late_log
 from securefed.defenses import Identities, chain, clip, new_identity, public_identity, secure_aggregation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import masked_uploads, masking_client, verification
+from securefed.defenses._secure_aggregation import masking_client, masks, verification
 from securefed.parties import SumClient, SumServer, SumTerms
 
 CLIENTS, ENTRIES = 3, 100_000
@@ -62,8 +62,8 @@ def steps(terms: SumTerms, update: Any, identity: bool) -> list[tuple[Any, ...]]
 
     with pytest.MonkeyPatch.context() as patched:
         noted(Quantise, "_round", lambda value, tensor: (tensor.name, value.size))
-        noted(masked_uploads, "residues_of", lambda encoded, plan: sum(v.size for v in encoded.values()))
-        noted(masked_uploads, "uniform_residues", lambda plan: sum(t.size for t in plan.tensors))
+        noted(masks, "residues_of", lambda encoded, plan: sum(v.size for v in encoded.values()))
+        noted(masks, "uniform_residues", lambda plan: sum(t.size for t in plan.tensors))
         noted(masking_client, "apply_masks", lambda flats, masks: (sum(f.size for f in flats), len(masks)))
         noted(verification, "dot", lambda words, part, bits: part.size)
         clients[0].receive(server.outgoing[0], update)

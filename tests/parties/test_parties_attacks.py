@@ -16,8 +16,8 @@ from securefed import Seal
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._runtime.refusals import read_refusal
 from securefed.defenses import Identities, secure_aggregation
-from securefed.defenses._secure_aggregation.masking_states import MaskingServer
 from securefed.defenses._secure_aggregation.primitives import private_key, public_bytes
+from securefed.defenses._secure_aggregation.session import MaskingServer
 from securefed.errors import MessageRefused, RolledBackError, RoundVoid, StorageError
 from securefed.parties import SumClient, SumServer, SumTerms
 from securefed.parties._envelope import unwrap, wrap

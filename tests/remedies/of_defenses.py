@@ -25,14 +25,14 @@ from securefed.defenses import (
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
-from securefed.defenses._secure_aggregation.thresholds import plan_sparse_graph
+from securefed.defenses._secure_aggregation.planning import plan_sparse_graph
 from tests.remedies.followed import Followed, arguments, evaluated, found
 
 LAYOUT = Layout((TensorSpec("w", (6,), 1.0),))
 CHAIN, BASE = "defenses/_chain.py", "defenses/_base.py"
 NOISE = "defenses/_differential_privacy/distributed.py"
 MASKING = "defenses/_secure_aggregation/double_masking.py"
-THRESHOLDS = "defenses/_secure_aggregation/thresholds.py"
+THRESHOLDS = "defenses/_secure_aggregation/planning.py"
 
 
 class Unstaged(Transform):
@@ -181,7 +181,7 @@ TABLE: dict[str, Followed] = {
         BASE, "or let its `plan` state", lambda _: encoded(Longer(0.5)), lambda message, _: stated(message)
     ),
     "a plan that is none": Followed(
-        "defenses/_plan.py", "it must return a Plan", lambda _: chain(Planless(0.5)).plan(LAYOUT, 3),
+        BASE, "it must return a Plan", lambda _: chain(Planless(0.5)).plan(LAYOUT, 3),
         lambda message, _: planned_by(message),
     ),
     "as many colluders as survivors": Followed(

@@ -44,9 +44,8 @@ from securefed._public import require
 from securefed._runtime.cohorts import unpredictable
 from securefed._runtime.sampling_checks import sampler_of
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
-from securefed.defenses._base import Defense, Plan
+from securefed.defenses._base import ChainStage, Defense, Plan
 from securefed.defenses._differential_privacy import FixedSizeSampling
-from securefed.defenses._transform import ChainStage
 from securefed.errors import PlanError, SecureFedError
 
 Draw = Callable[[Sequence[int], int], Sequence[int]]

@@ -18,9 +18,8 @@ from securefed._auditing.differential_privacy.epsilon_bounds import Guesses, fro
 from securefed._auditing.differential_privacy.noise_tests import Noise, odd_noise, size_bound
 from securefed._runtime.sampling_checks import sampler_of
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Defense, Plan, Session
+from securefed.defenses._base import ChainStage, Defense, Plan, Session
 from securefed.defenses._differential_privacy import CentralGaussian, DistributedNoise
-from securefed.defenses._transform import ChainStage
 
 
 @dataclass(frozen=True)

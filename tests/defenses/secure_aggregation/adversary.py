@@ -15,8 +15,9 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message
 from securefed.defenses._base import Plan, Session
 from securefed.defenses._secure_aggregation import SecureAggregation, channel, consistency, masks, primitives
+from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
-from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation.unmasking import holders_of
 
 RUN = "0123456789abcdef0123456789abcdef"
 
@@ -96,7 +97,7 @@ class Adversary:
         return answer
 
     def _dealers(self, holder: ClientId) -> list[ClientId]:
-        return [dealer for dealer in self.server.share_dealers if holder in self.server.holders(dealer)]
+        return [dealer for dealer in self.server.share_dealers if holder in holders_of(self.server, dealer)]
 
     def _keep(self, kind: int, dealer: ClientId, holder: ClientId, share: np.ndarray) -> None:
         self.pool.setdefault((kind, dealer), {})[holder] = share
@@ -131,7 +132,7 @@ class Adversary:
         """A client's seed or mask key, where enough of its holders gave shares of it."""
         held, holders, t = (
             self.pool.get((kind, owner), {}),
-            self.server.holders(owner),
+            holders_of(self.server, owner),
             self.session.plan.masking.shares,
         )
         if len(held) < t:
@@ -149,7 +150,7 @@ class Adversary:
         seeds = {client: self.secret(SEED, client) for client in alive}
         applied, exchange, server = [], self.server.exchange, self.server
         public = dict(zip(server.advertised_clients, (key.tobytes() for key in server.mask_keys), strict=True))
-        pairs = [(a, d) for d in server.share_dealers if d not in alive for a in alive if a in server.holders(d)]
+        pairs = [(a, d) for d in server.share_dealers if d not in alive for a in alive if a in holders_of(server, d)]
         keys = {c: self.secret(MASK_KEY, c) for c in ({a for a, _ in pairs} if both else {d for _, d in pairs})}
         if None in seeds.values() or None in keys.values():
             return None

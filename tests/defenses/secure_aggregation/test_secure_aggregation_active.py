@@ -11,12 +11,13 @@ from securefed.defenses._secure_aggregation import (
     channel,
     consistency,
     masking_client,
-    masking_states,
+    masks,
     new_identity,
     primitives,
     public_identity,
     secure_aggregation,
     share_dealing,
+    unmasking,
 )
 from securefed.defenses._secure_aggregation import graph as graph_module
 from securefed.defenses._secure_aggregation.session import graph_seed
@@ -237,11 +238,11 @@ def of_the_servers_choice(net, monkeypatch, *, at_clients):
     corrupt = tuple(range(14, 20))
 
     def exposes(seed):
-        near = set(graph_module.neighbours(seed, 20, 4, VICTIM))
+        near = set(masks.neighbours(seed, 20, 4, VICTIM))
         return len(near & set(corrupt)) >= 3
 
     chosen = next(seed for seed in (bytes([i]) * 32 for i in range(256)) if exposes(seed))
-    monkeypatch.setattr(masking_states, "graph_seed", lambda digest: chosen)
+    monkeypatch.setattr(unmasking, "graph_seed", lambda digest: chosen)
     if at_clients:
         monkeypatch.setattr(share_dealing, "graph_seed", lambda digest: chosen)
     changes = {"degree": 4, "shares": 3, "threshold": 14}
@@ -260,7 +261,7 @@ def cut_out_an_arc(net, shares):
     """Sixteen clients on the circle; those at 0, 1, 5 and 6 are said to be lost, so 2, 3 and 4 stand alone."""
     changes = {"degree": 4, "shares": shares, "threshold": 9}
     attack = under_attack(net, 16, changes=changes).follow("confirm")
-    order, _ = graph_module._circle(graph_seed(attack.server.digest), 16)
+    order, _ = masks._circle(graph_seed(attack.server.digest), 16)
     dead, arc = sorted(order[place] for place in (0, 1, 5, 6)), [order[place] for place in (2, 3, 4)]
     alive = [client for client in range(16) if client not in dead]
     signed = {client: attack.confirm(client, dead) for client in alive}

@@ -13,8 +13,8 @@ from securefed._persistence.packing import pack, restore
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed.datasets._base import Dataset
+from securefed.defenses._aggregation import SupportsPrecomputation
 from securefed.defenses._base import UploadContext
-from securefed.defenses._capabilities import SupportsPrecomputation
 from securefed.defenses._chain import chain
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.defenses._secure_aggregation import masks, secure_aggregation

@@ -13,17 +13,14 @@ from securefed._messages import SERVER, Aggregate, Message
 from securefed._persistence.packing import pack
 from securefed.defenses._base import Session
 from securefed.defenses._secure_aggregation import (
-    graph,
     masks,
     primitives,
     secure_aggregation,
-    shamir,
     share_dealing,
     verification,
 )
-from securefed.defenses._secure_aggregation.masking_states import MaskingClient
-from securefed.defenses._secure_aggregation.session import seed_commitment
-from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation.primitives import FIELD
+from securefed.defenses._secure_aggregation.session import MaskingClient, seed_commitment
 
 RUN = "0123456789abcdef0123456789abcdef"
 CLIENTS, ENTRIES = 5, 20_000
@@ -207,7 +204,7 @@ def test_rounds_tensors_and_directions_never_share_a_key(net, monkeypatch) -> No
     for module in (share_dealing, verification):
         monkeypatch.setattr(module, "encrypt_once", count("message", module.encrypt_once))
     monkeypatch.setattr(masks, "mask_stream", count("mask", masks.mask_stream))
-    for module in (verification, shamir, graph):
+    for module in (verification, primitives, masks):
         monkeypatch.setattr(module, "key_stream", count(module.__name__, module.key_stream))
     tensors = (("w", (50,), 32), ("v", (50,), 32))
     run_of(net, 3, tensors=tensors, pipelined=True, verify=True)

@@ -13,11 +13,12 @@ from scipy import stats
 
 from securefed._messages import SERVER, Message
 from securefed.defenses._base import Session
-from securefed.defenses._secure_aggregation import SecureAggregation, channel, graph, secure_aggregation
-from securefed.defenses._secure_aggregation.graph import design_sparse_graph, neighbourhoods, neighbours
-from securefed.defenses._secure_aggregation.primitives import private_key, public_bytes
+from securefed.defenses._secure_aggregation import SecureAggregation, channel, graph, masks, secure_aggregation
+from securefed.defenses._secure_aggregation.graph import design_sparse_graph
+from securefed.defenses._secure_aggregation.masks import neighbourhoods, neighbours
+from securefed.defenses._secure_aggregation.primitives import FIELD, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import graph_seed
-from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation.unmasking import holders_of
 from securefed.errors import ConfigError, ContradictionError, PlanError, TooFewSurvivors
 from tests.combinations import first_ones
 from tests.defenses.secure_aggregation.adversary import with_numbers
@@ -116,7 +117,7 @@ def test_all_orders_are_equally_likely() -> None:
     """
     places = []
     for number in range(9000):
-        order, place = graph._circle(number.to_bytes(32, "little"), 10)
+        order, place = masks._circle(number.to_bytes(32, "little"), 10)
         assert [order[p] for p in place] == list(range(10))
         places.append((place[1] - place[0]) % 10)
 
@@ -201,7 +202,7 @@ def test_t_neighbours_and_the_server_open_a_mask_key_and_nobody_else_does(net, f
     session, contributions = forty
     clients, server, _ = net.upto(session, contributions, "unmask")
     victim = 24
-    holders = server.holders(victim)
+    holders = holders_of(server, victim)
     others = [c for c in holders if c != victim]
     row = server.share_dealers.index(victim)
 

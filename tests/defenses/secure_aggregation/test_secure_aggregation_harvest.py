@@ -17,8 +17,8 @@ from securefed.defenses._secure_aggregation import (
     primitives,
     secure_aggregation,
 )
+from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
-from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, PlanError
 
 COHORT, VICTIM, COLLUDER = (0, 1, 2, 3, 4), 2, 4

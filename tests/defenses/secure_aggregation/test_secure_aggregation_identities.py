@@ -21,8 +21,8 @@ from securefed.defenses._secure_aggregation import (
     secure_aggregation,
 )
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
+from securefed.defenses._secure_aggregation.planning import plan_sparse_graph
 from securefed.defenses._secure_aggregation.session import session_digest
-from securefed.defenses._secure_aggregation.thresholds import plan_sparse_graph
 from securefed.errors import AuthenticationError, ConfigError, PlanError, TooFewSurvivors
 
 IDENTITIES = Identities.generate(7)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from securefed._messages import SERVER, Aggregate, Message
 from securefed._persistence.packing import pack, restore
+from securefed.defenses._aggregation import SupportsPipelining
 from securefed.defenses._base import Session
-from securefed.defenses._capabilities import SupportsPipelining
 from securefed.defenses._secure_aggregation import masks, primitives, secure_aggregation
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
-from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.errors import ContradictionError, MalformedError, MessageRefused, TooFewSurvivors
 from tests.examples import examples
 

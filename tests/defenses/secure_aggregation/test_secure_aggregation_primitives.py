@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefed.defenses._secure_aggregation import mask_streams, masks, primitives
-from securefed.defenses._secure_aggregation.shamir import FIELD, PrimeField
+from securefed.defenses._secure_aggregation.primitives import FIELD, PrimeField
 from securefed.errors import AuthenticationError, MalformedError
 
 seeds = st.binary(min_size=32, max_size=32)

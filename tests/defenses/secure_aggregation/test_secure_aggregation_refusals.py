@@ -10,7 +10,7 @@ import pytest
 from securefed._messages import SERVER, Message
 from securefed._persistence.packing import pack, restore
 from securefed.defenses._secure_aggregation import SecureAggregation, channel, masking_client, share_dealing
-from securefed.defenses._secure_aggregation.shamir import PrimeField
+from securefed.defenses._secure_aggregation.primitives import PrimeField
 from securefed.errors import (
     AuthenticationError,
     BindingError,

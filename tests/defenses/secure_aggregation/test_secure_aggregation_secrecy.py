@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from securefed.defenses._fixed_point import lanes, to_ring
-from securefed.defenses._secure_aggregation import masking_states, masks, primitives, share_dealing
-from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation import masks, primitives, share_dealing
+from securefed.defenses._secure_aggregation import session as session_module
+from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.errors import AuthenticationError
 
 ENTRIES = 20_000
@@ -79,7 +80,7 @@ def test_no_stream_serves_two_rounds_pairs_tensors_or_directions(net, monkeypatc
     contributions, made = None, []
     for round in (0, 1):
         roots = itertools.count(1)
-        monkeypatch.setattr(masking_states.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
+        monkeypatch.setattr(session_module.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
         session = net.session(cohort, round=round, tensors=tensors)
         contributions = net.contributions(session)
         clients, _, requests = net.upto(session, contributions, "unmask")
@@ -99,7 +100,7 @@ def test_other_advertised_clients_or_share_dealers_give_other_shares_and_masks(n
     uploads = []
     for drops in ({}, {"keys": [4]}, {"shares": [4]}):
         roots = itertools.count(1)
-        monkeypatch.setattr(masking_states.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
+        monkeypatch.setattr(session_module.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
         session = net.session(range(5), tensors=(("w", (1000,), 32),))
         out = net.drive(session, {c: {"w": np.zeros(1000, np.int64)} for c in range(5)}, drops)
         uploads.append(out.bodies("upload", sender=0)[0]["masked/w"])

@@ -16,8 +16,8 @@ from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.message_log import MessageLog
 from securefed._runtime.open_exchange import ExchangeContent, open_exchange
 from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._aggregation import SupportsStreaming
 from securefed.defenses._base import INDICATOR, Session, UploadContext
-from securefed.defenses._capabilities import SupportsStreaming
 from securefed.defenses._chain import chain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors

@@ -10,8 +10,8 @@ import pytest
 
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._aggregation import SupportsVerification
 from securefed.defenses._base import Session, without_indicator
-from securefed.defenses._capabilities import SupportsVerification
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, gaussian, skellam
 from securefed.defenses._secure_aggregation import secure_aggregation, verification
