@@ -17,6 +17,8 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 OTHER_NOTEBOOKS := $(filter-out $(QUICK_NOTEBOOKS),$(sort $(wildcard notebooks/*.ipynb)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where this is set, every process compiles each module anew: half of the time until the first test of each worker.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup audit flower-demo test test-rest test-notebooks test-kernel test-all lint types bench reproduce docs release-check nightly clean

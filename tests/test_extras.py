@@ -86,6 +86,7 @@ named("statistics", lambda: model("y ~ x", bounds={"x": 1}))
 """)
 
 
+@pytest.mark.exhaustive
 def test_help_of_each_package_works_without_any_extra_and_names_what_is_missing() -> None:
     run("""
 import pydoc
@@ -110,6 +111,7 @@ for package in ("", ".algorithms", ".attacks", ".datasets", ".defenses", ".detec
 """)
 
 
+@pytest.mark.exhaustive
 def test_all_names_of_a_package_can_be_imported_without_any_extra() -> None:
     """`import *` takes what is there; a name that needs an extra still says so where it is asked for."""
     run("""

@@ -64,6 +64,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.mark.exhaustive
 def test_python_started_in_the_clone_finds_all_of_an_installed_securefed(installed: Path) -> None:
     """`pip install .`, then Python in the clone, whose folder `securefed` comes first and holds no attacks."""
     outside = [path for path in sys.path if path.endswith("site-packages")]
@@ -86,6 +87,7 @@ def test_python_started_in_the_clone_finds_all_of_an_installed_securefed(install
     assert "No module named 'securefed." in control.stderr
 
 
+@pytest.mark.exhaustive
 def test_imports_work_beside_folders_of_the_same_names(installed: Path, tmp_path: Path) -> None:
     for name in ("attacks", "defenses"):
         (tmp_path / name).mkdir()

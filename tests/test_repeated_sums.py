@@ -26,6 +26,7 @@ from securefed.defenses._differential_privacy import clip, gaussian
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import RoundVoid
+from tests.combinations import each_value
 
 RNG = np.random.default_rng(5)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(6)]
@@ -131,8 +132,7 @@ def test_a_client_that_had_zeros_to_send_under_noise_goes_on_with_the_next_round
     assert all(state.committed.basis is not None for state in states)
 
 
-@pytest.mark.parametrize("identities", [None, Identities.generate(len(DATA))], ids=["curious", "active"])
-@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize(("identities", "pipelined"), each_value([None, Identities.generate(len(DATA))], [False, True]))
 def test_survivors_change_by_none_or_by_several(identities: Identities | None, pipelined: bool) -> None:
     defense = chain(secure_aggregation(4, identities=identities, pipelined=pipelined, survivor_change=2))
     lossy = without(1, lambda m: m.round in (2, 3, 4))

@@ -45,8 +45,8 @@ from securefed.errors import DataError, RangeRefused
 _PART: Final = 1 << 15
 """Entries converted at a time; 256 kB, which stay in a core's second-level cache."""
 _BLOCK: Final = 16
-_ZEROS: Final = memoryview(bytes(1 << 16))
-"""Encrypted a part at a time for a stand-in, which takes no memory beside it."""
+_ZEROS: Final = memoryview(bytes(8 * _PART))
+"""What is encrypted for the uniform integers of a part, of 8 bytes at most."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _add_part(flats: Sequence[Array], start: int, part: Array) -> None:
 def upload_residues(encoded: Tensors | None, plan: Plan) -> list[Array]:
     """Return the integers that a client masks: of its contribution, or uniform ones where it sits out.
 
-    Both are made in either case, and one is selected last: else a server that times replies would see who sat out.
+    The steps are the same in either case: else a server that times replies would see who sat out.
 
     Args:
         encoded: the contribution, int64 tensors in fixed point; `None` for a client that sits out.
@@ -189,8 +189,9 @@ def upload_residues(encoded: Tensors | None, plan: Plan) -> list[Array]:
     # zeros without memory of their own, where the arrays of a contribution are in memory: fresh pages would take longer
     nothing = np.zeros((), np.int64)
     values = {t.name: np.broadcast_to(nothing, t.shape) for t in plan.tensors} if encoded is None else encoded
-    own, stand_in = residues_of(values, plan), uniform_residues(plan)
-    return stand_in if encoded is None else own
+    residues = residues_of(values, plan)
+    add_uniform(residues, encoded is None)
+    return residues
 
 
 def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
@@ -234,20 +235,24 @@ def _residues(flat: Array, tensor: TensorPlan, clients: int) -> Array:
     return out if whole else to_ring(flat, tensor.ring)
 
 
-def uniform_residues(plan: Plan) -> list[Array]:
-    """Draw the integers of a client that sits out: a stream under a fresh key from the operating system.
+def add_uniform(residues: Sequence[Array], used: bool) -> None:
+    """Draw uniform integers for a client that sits out: a stream under a fresh key from the operating system.
 
-    A sum with them is uniform, and reveals nothing of its other terms. Flat arrays in the plan's order, as they travel.
+    A sum with them is uniform, and reveals nothing of its other terms. They are made a part at a time, in a buffer that
+    stays in the cache, and take no memory beside the residues.
+
+    Args:
+        residues: flat unsigned arrays, changed in place.
+        used: whether the integers are added; else they are made and multiplied by zero, which takes as long.
     """
-    stream, drawn = key_stream(secrets.token_bytes(KEY_BYTES)), []
-    for tensor in plan.tensors:
-        dtype = wire_dtype(tensor.ring)
-        nbytes = dtype.itemsize * wire_size(tensor.size, tensor.ring)
-        out = np.empty(nbytes + _BLOCK, np.uint8)  # `update_into` wants room for one block more than it fills
-        for start in range(0, nbytes, len(_ZEROS)):
-            stream.update_into(_ZEROS[: nbytes - start], out[start:])
-        drawn.append(out[:nbytes].view(dtype))
-    return drawn
+    stream = key_stream(secrets.token_bytes(KEY_BYTES))
+    buffer = np.empty(len(_ZEROS) + _BLOCK, np.uint8)  # `update_into` wants room for one block more than it fills
+    for flat in residues:
+        for start in range(0, flat.size, _PART):
+            part = flat[start : start + _PART]
+            stream.update_into(_ZEROS[: part.nbytes], buffer)
+            drawn = buffer[: part.nbytes].view(part.dtype)
+            part += np.multiply(drawn, part.dtype.type(used), out=drawn)
 
 
 def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from securefed.algorithms._optimization.proximal import L1
 from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError
 from securefed.problems import DenseNetwork, SoftmaxRegression
+from tests.combinations import each_value
 
 SIZES = (7, 3, 12, 5, 3, 9, 16, 4)
 RATE = 0.02
@@ -95,9 +96,7 @@ def compare(algorithm: GradientMethod, clients: list[Dataset], rounds: int = 3, 
     return largest
 
 
-@pytest.mark.parametrize("kind", PROBLEMS)
-@pytest.mark.parametrize("batch", [None, 4])
-@pytest.mark.parametrize("name", GRADIENT_METHODS)
+@pytest.mark.parametrize(("name", "batch", "kind"), each_value(GRADIENT_METHODS, [None, 4], PROBLEMS))
 def test_every_method_sends_and_remembers_the_same(name: str, batch: int | None, kind: str) -> None:
     algorithm = method(name, problem=PROBLEMS[kind], local_steps=4, batch_size=batch)
     assert compare(algorithm, data()) > 1e-4, "something was sent"

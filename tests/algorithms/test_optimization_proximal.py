@@ -10,7 +10,7 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems import LogisticRegression
 from tests.algorithms.gradients import PROBLEM, Loop, composite_optimum, make_clients, some_drop
-from tests.combinations import each_value, first_ones
+from tests.combinations import first_ones
 
 LAYOUT = Layout((TensorSpec("weight", (5, 4)), TensorSpec("bias", (3,))))
 EVERY = [NoRegulariser(), L1(0.3), Nuclear(0.7)]
@@ -58,7 +58,9 @@ def test_prox_keeps_the_precision_it_is_given() -> None:
 # -------------------------------------------------------------------------------------------- composite problems
 
 
-@pytest.mark.parametrize(("cohort", "regulariser"), each_value([3, 5], [L1(0.06), Nuclear(0.03)]))
+@pytest.mark.parametrize(
+    ("cohort", "regulariser"), first_ones([(3, L1(0.06)), (3, Nuclear(0.03)), (5, L1(0.06)), (5, Nuclear(0.03))])
+)
 def test_scaffold_prox_finds_the_composite_optimum_under_drops(cohort: int, regulariser) -> None:
     data = make_clients(5)
     method = ScaffoldProx(problem=PROBLEM, learning_rate=0.15, local_steps=3, regulariser=regulariser)
@@ -70,7 +72,10 @@ def test_scaffold_prox_finds_the_composite_optimum_under_drops(cohort: int, regu
     np.testing.assert_allclose(loop.server.vectors["c"], loop.memories() / 5, atol=1e-12)
 
 
-@pytest.mark.parametrize(("sizes", "regulariser"), each_value([(1, 5), (2, 3)], [L1(0.8), Nuclear(0.4)]))
+@pytest.mark.parametrize(
+    ("sizes", "regulariser"),
+    first_ones([((2, 3), L1(0.8)), ((2, 3), Nuclear(0.4)), ((1, 5), L1(0.8)), ((1, 5), Nuclear(0.4))]),
+)
 def test_losac_prox_finds_the_composite_optimum_under_drops(sizes, regulariser) -> None:
     """What it minimises is (M/S) sum_i n_i (mean loss) + Psi."""
     blocks, cohort = sizes

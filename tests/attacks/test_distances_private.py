@@ -22,6 +22,7 @@ from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, clip_each, gaussian
 from securefed.defenses._differential_privacy.clip import clipped
 from tests.attacks.steady import SteadyGaussian
+from tests.combinations import first_ones
 
 VERTICES = 7
 EDGES = Edges(VERTICES)
@@ -110,8 +111,9 @@ def test_the_priors_coordinates_are_the_likeliest_ones() -> None:
 
 @pytest.mark.parametrize(
     ("method", "some", "most"),
-    [(PPGL(), 0.03, 0.2), (MRMTL(), 0.1, 3.0), (GraphFedAvg(), 0.1, 3.0)],  # much noise drives PPGL out of its domain
-    ids=["ppgl", "mrmtl", "fedavg"],
+    # much noise drives PPGL out of its domain
+    first_ones([(MRMTL(), 0.1, 3.0), (PPGL(), 0.03, 0.2), (GraphFedAvg(), 0.1, 3.0)]),
+    ids=["mrmtl", "ppgl", "fedavg"],
 )
 def test_less_noise_tells_more_and_much_noise_leaves_about_the_guess(method, some, most) -> None:
     errors, guesses, seeds = [], [], range(2)

@@ -15,6 +15,7 @@ from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
 from securefed.errors import TranscriptError
 from tests.attacks.consensus import digits, gram, observe
+from tests.combinations import first_ones
 
 RNG = np.random.default_rng(0)
 ONE_STEP = FedPE(3, rho=1.0, step_size=0.01, local_steps=1)
@@ -71,7 +72,7 @@ def test_two_participations_are_too_few_and_take_the_shift_of_least_rank():
     assert relative_error(got.value, gram(clients[0])) > 0.3
 
 
-@pytest.mark.parametrize("local_steps", [2, 10])
+@pytest.mark.parametrize("local_steps", first_ones([2, 10]))
 def test_several_local_steps_are_simulated_and_fitted(local_steps):
     clients = digits(12, 1)
     views, target, _ = observe(replace(ONE_STEP, local_steps=local_steps), clients, 20)

@@ -237,8 +237,7 @@ def changed(observed: View, change) -> View:
 
 
 @pytest.mark.parametrize("attack", [SampleFit(), DLG(), TelescopingFit(), NaiveDescent()], ids=lambda a: a.name)
-@pytest.mark.parametrize("scale", [1.0, 1e8])
-@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize(("scale", "pooled"), each_value([1.0, 1e8], [False, True]))
 def test_under_noise_attacks_end_with_a_finite_estimate_and_a_large_residual(attack, scale, pooled) -> None:
     method = methods(PROBLEMS[0])["losac"]
     federation, _ = scene(method, sizes=(1,) * 3)

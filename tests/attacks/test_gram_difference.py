@@ -16,6 +16,7 @@ from securefed.attacks._gram.survivor_differences import SurvivorSystem, coming_
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
+from tests.combinations import each_value
 
 RNG = np.random.default_rng(0)
 
@@ -59,8 +60,7 @@ def gram(data):
     return data.x.T @ data.x
 
 
-@pytest.mark.parametrize("kind", ["random", "sorted"])
-@pytest.mark.parametrize("schedule", [every_second, some_drop])
+@pytest.mark.parametrize(("kind", "schedule"), each_value(["random", "sorted"], [every_second, some_drop]))
 def test_one_client_is_told_apart(kind, schedule):
     """Absent in every second of 30 rounds, or 20 % drop-outs: within .05 (the plain difference: .08)."""
     clients = digits(10, kind)

@@ -15,6 +15,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from securefed import audit_algorithm, audit_training
+from securefed._auditing.advice import search
+from securefed._auditing.advice.candidates import candidates
 from securefed._auditing.alerts import TableColumn, TableFacts, alerts, facts_of, facts_of_clients
 from securefed._auditing.alerts import alert as kinds
 from securefed._auditing.engine.audit_report import Report
@@ -327,6 +329,14 @@ def test_a_training_audit_names_rare_codes_of_a_lookup_table_and_rare_labels_of_
     ]
 
 
+@pytest.fixture
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search no defence and secure aggregation alone: what an advice says of the table does not hang on the others."""
+    monkeypatch.setattr(search, "candidates", lambda *sizes: candidates(*sizes)[:2])
+    monkeypatch.setattr(search, "record_settings", lambda *arguments: ((), "Not tried."))
+
+
+@pytest.mark.usefixtures("few_candidates")
 def test_an_advice_begins_with_the_alerts_and_fails_on_them(tmp_path: Path) -> None:
     data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--standardise"]
     few = ["--seeds", "2", "--rounds", "1", "--workers", "1", "--label-column", "outcome"]
@@ -336,6 +346,7 @@ def test_an_advice_begins_with_the_alerts_and_fails_on_them(tmp_path: Path) -> N
     assert json.loads(out.read_text())["alerts"][1]["column"] == "disease"
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_the_number_from_which_on_people_are_not_few_is_the_callers(tmp_path: Path) -> None:
     data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--label-column", "outcome"]
     out = tmp_path / "report"

@@ -19,6 +19,7 @@ from securefed._auditing.training.model_inputs import InputLayout, present_as_te
 from securefed._auditing.training.token_inputs import TokenInputs, token_inputs
 from securefed.errors import ConfigError, DataError
 from tests.attacks.test_text import Transformer
+from tests.combinations import first_ones
 
 LOSS = nn.CrossEntropyLoss()
 PADDING, VOCABULARY, LENGTH = 0, 64, 5
@@ -368,7 +369,7 @@ class Recurrent(nn.Module):
         return scores
 
 
-@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("shape", first_ones([((),), ((1,),)]))
 def test_a_model_that_takes_sequence_lengths_is_audited(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
 

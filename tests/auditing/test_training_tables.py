@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,11 @@ from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic import TimeBudget
 from securefed.attacks.scores import relative_error
 from tests.attacks.test_text import Transformer
+from tests.combinations import first_ones
 
 SIZES, NUMBERS, ROWS, CLIENTS = (5, 12, 30), 6, 4, 3
 LOSS = nn.BCEWithLogitsLoss()
+PACKED = pytest.mark.parametrize("packed", first_ones([False, True]))
 
 
 class Patients(nn.Module):
@@ -94,7 +97,7 @@ def cells(report: Report, view: str, secret: str) -> dict[str, Cell]:
     return {cell.attack: cell for cell in report.cells if (cell.view, cell.secret) == (view, secret)}
 
 
-@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@PACKED
 def test_the_categories_of_every_column_are_read_as_by_hand(packed: bool) -> None:
     for seed in range(CLIENTS):
         _, kinds, _ = patients(ROWS, seed)
@@ -111,7 +114,7 @@ def test_the_categories_of_every_column_are_read_as_by_hand(packed: bool) -> Non
         assert not cell.given_away  # categories alone are not all of a client's data
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@PACKED
 def test_a_sum_shows_which_categories_occur_at_any_client(packed: bool) -> None:
     mean = sum(updated(seed)["tables.2.weight"] for seed in range(CLIENTS))
     occurring = {int(kind) for seed in range(CLIENTS) for kind in patients(ROWS, seed)[1][:, 2]}
@@ -123,7 +126,7 @@ def test_a_sum_shows_which_categories_occur_at_any_client(packed: bool) -> None:
     assert cells(of_patients(packed), "sum only", "categories")["tables/tables.2"].leakage.mean < 0.5
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@PACKED
 def test_rows_beside_looked_up_vectors_are_found_at_least_as_by_hand(packed: bool) -> None:
     shares = []
     for seed in range(CLIENTS):
@@ -196,8 +199,10 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("case", list(HEADS))
-@pytest.mark.parametrize("rows", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("case", "rows"),
+    first_ones([*product(sorted(HEADS, key="a logit".__eq__), [1]), *product(HEADS, [4])], 2),
+)
 def test_labels_are_counted_behind_any_head(case: str, rows: int) -> None:
     outputs, loss, drawn, bias = HEADS[case]
     report, _, _ = head(outputs, loss, rows, drawn, bias=bias)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from securefed._auditing.engine.worker_processes import run_all
+from tests.combinations import first_ones
 
 UNINSTALLED = """
 import importlib.metadata as installed
@@ -45,7 +46,7 @@ def ran(program: str, folder: Path, *, how: str = "script") -> subprocess.Comple
     return subprocess.run([sys.executable, *given], input=text, cwd=folder, check=False, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("how", ["stdin", "script"])
+@pytest.mark.parametrize("how", first_ones(["stdin", "script"]))
 def test_a_program_without_a_guard_audits_in_a_checkout_that_is_not_installed(tmp_path: Path, how: str) -> None:
     done = ran(UNINSTALLED + AUDIT.format("ssi"), tmp_path, how=how)
     assert (done.returncode, done.stdout) == (0, "cells 2 of 0.1.0\n"), done.stderr
@@ -59,7 +60,7 @@ def test_a_class_of_a_program_on_standard_input_is_audited_in_its_process(tmp_pa
     assert "put the classes into a module" in done.stderr
 
 
-@pytest.mark.parametrize("remedy", ["module", "guard"])
+@pytest.mark.parametrize("remedy", first_ones(["guard", "module"]))
 def test_both_remedies_that_it_names_let_workers_run_it(tmp_path: Path, remedy: str) -> None:
     body = AUDIT.format("mine/ssi")
     if remedy == "module":

@@ -112,7 +112,7 @@ def place(name: str) -> tuple[bool, int]:
     return name not in REPRESENTATIVES, [other for other in SETTINGS if other.startswith(f"{family}/")].index(name)
 
 
-@pytest.mark.parametrize("name", first_ones(sorted(SETTINGS, key=place), 15))
+@pytest.mark.parametrize("name", first_ones(sorted(SETTINGS, key=place), 9))
 def test_every_algorithm_under_secure_aggregation(name: str) -> None:
     """With a client lost at the upload now and then, so that tentative states are thawed to be forgotten too."""
 

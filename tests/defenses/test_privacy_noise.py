@@ -24,7 +24,7 @@ from securefed.defenses._simulation import sum_once
 from tests.combinations import first_ones
 
 
-@pytest.mark.parametrize("name", first_ones(CASES, 4))
+@pytest.mark.parametrize("name", first_ones(sorted(CASES, key=lambda name: "cohorts" in name), 2))
 def test_a_million_draws_have_the_planned_variance_within_one_percent(name: str) -> None:
     """Relative standard error .14 %, of 2.5 million draws of Laplace noise too. Seven percent less is told apart."""
     case = CASES[name]

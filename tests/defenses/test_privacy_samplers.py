@@ -37,6 +37,7 @@ from securefed._sampling.random_stream import (
 )
 from securefed._sampling.rejection import rejection_sampler
 from securefed.errors import ConfigError
+from tests.combinations import each_value
 from tests.seeded_stream import SeededStream
 
 N = 1_000_000
@@ -94,8 +95,7 @@ def test_draws_fit_their_exact_law_and_no_other(draw, mass, parameter):
         assert fit(draws, *mass(wrong * parameter)) < 1e-6
 
 
-@pytest.mark.parametrize("draw", [discrete_gaussian_draws, skellam_draws])
-@pytest.mark.parametrize("variance", VARIANCES)
+@pytest.mark.parametrize(("draw", "variance"), each_value([discrete_gaussian_draws, skellam_draws], VARIANCES))
 def test_variance_is_within_one_percent_at_a_million_draws(draw, variance):
     # Relative standard error sqrt(2 / n) = .14 % (a little more for Skellam of small variance): 1 % is 6 of them.
     draws = draw(variance, N, SeededStream(2)).astype(float)

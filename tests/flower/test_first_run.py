@@ -25,6 +25,7 @@ from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError, PlanError, RoundVoid
 from securefed.flower import AppReply, SitePolicy, _grid, secure_mod
 from securefed.parties import _update
+from tests.combinations import each_value, first_ones
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid
 from tests.flower.ordinary_app import CLIENTS
@@ -102,8 +103,7 @@ class Leaving(FedAvg):
         return super().configure_evaluate(server_round, arrays, config, grid)
 
 
-@pytest.mark.parametrize("at", [1, 2])
-@pytest.mark.parametrize("threshold", [None, 4])
+@pytest.mark.parametrize(("at", "threshold"), each_value([1, 2], [None, 4]))
 def test_a_phase_that_nodes_left_is_void_and_the_run_goes_on(at: int, threshold: int | None) -> None:
     """In the first evaluation too, whose terms cannot be made for so few."""
     strategy = secured(Leaving(at), secure_aggregation(threshold=threshold))
@@ -298,7 +298,7 @@ def test_a_declaration_that_fits_changes_nothing() -> None:
         secure_mod()
 
 
-@pytest.mark.parametrize("prefix", ["_module.", "module.", "_orig_mod.", "_orig_mod._module."])
+@pytest.mark.parametrize("prefix", first_ones(["_orig_mod._module.", "_module.", "module.", "_orig_mod."]))
 def test_names_inside_a_librarys_wrapper_are_those_of_the_bare_model(prefix: str, caplog: Any) -> None:
     _update._say.cache_clear()
     train = replying(lambda a, m: records({f"{prefix}{n}": v for n, v in a.items()}, m))

@@ -313,8 +313,7 @@ def test_in_the_clear_only_where_the_site_says_so() -> None:
         run(secured(FedAvg(), chain()), ordinary_app.grid(secure_mod))
 
 
-@pytest.mark.parametrize("pinned", [False, True], ids=["numbered by the server", "named by the sites"])
-@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize(("kind", "pinned"), each_value(FAILURES, [False, True]))
 def test_a_supernode_that_failed_in_the_first_stage_is_asked_again_in_the_next_round(kind: str, pinned: bool) -> None:
     identities = Identities.generate(CLIENTS)
     grid, asked, victim = ordinary_app.grid(secure_mod), list[None](), 1014

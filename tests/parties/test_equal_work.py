@@ -63,7 +63,7 @@ def steps(terms: SumTerms, update: Any, identity: bool) -> list[tuple[Any, ...]]
     with pytest.MonkeyPatch.context() as patched:
         noted(Quantise, "_round", lambda value, tensor: (tensor.name, value.size))
         noted(masks, "residues_of", lambda encoded, plan: sum(v.size for v in encoded.values()))
-        noted(masks, "uniform_residues", lambda plan: sum(t.size for t in plan.tensors))
+        noted(masks, "add_uniform", lambda residues, used: sum(flat.size for flat in residues))
         noted(masking_client, "apply_masks", lambda flats, masks: (sum(f.size for f in flats), len(masks)))
         noted(verification, "dot", lambda words, part, bits: part.size)
         clients[0].receive(server.outgoing[0], update)
@@ -76,7 +76,7 @@ def test_every_client_takes_the_same_steps_on_as_many_entries(verify: bool) -> N
     terms = SumTerms.like(GOOD, clients=CLIENTS, defense=defense, base=False, bounds=2.0, max_void=1)
     expected = steps(terms, UPDATES["contributes"], verify)
     assert [name for name, _ in expected].count("_round") == 2
-    assert ("uniform_residues", ENTRIES + 4) in expected  # the stand-in, with the indicator's entry
+    assert ("add_uniform", ENTRIES + 4) in expected  # the stand-in, with the indicator's entry
     for name, update in UPDATES.items():
         assert steps(terms, update, verify) == expected, name
 
