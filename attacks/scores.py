@@ -114,9 +114,13 @@ def fit_by_chance(estimate: Array, others: Array, rows: int, mean: Array) -> flo
     if not size:
         return 1.0
     used = others[: max(_ENOUGH // size, 1) * size]
-    blocks = np.split(used[: len(used) // size * size], len(used) // size)
-    squares = sum(float(np.square(match(estimate, block) - block).sum()) for block in blocks)
-    guess = sum(float(np.square(mean - block).sum()) for block in blocks)
+    used = used[: len(used) // size * size]
+    if size == 1:  # each is matched with the nearest row
+        squares = float(cdist(used, estimate, "sqeuclidean").min(axis=1).sum())
+    else:
+        blocks = np.split(used, len(used) // size)
+        squares = sum(float(np.square(match(estimate, block) - block).sum()) for block in blocks)
+    guess = float(np.square(mean - used).sum())
     share = float(np.sqrt(squares / guess)) if guess > 0 else 1.0
     return min(1.0, share) if share > _ROUNDING else 0.0
 

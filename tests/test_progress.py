@@ -11,7 +11,7 @@ from rich.console import Console
 
 from securefed import advise, audit, audit_algorithm
 from securefed._auditing.engine import pace as module
-from securefed._auditing.engine.pace import Pace, logged, ticking
+from securefed._auditing.engine.pace import Noted, Pace, announce, logged, ticking
 from securefed._commands import progress as command
 from securefed._commands.progress import progress
 
@@ -53,6 +53,60 @@ def test_the_time_left_follows_from_the_parts_that_have_ended() -> None:
     pace.note(4, 8, "part [4]")
     assert lines_at(pace, clock, 40) == ["audit: 4 of 8 after 40 s, about 40 s left (part [4])"]
     assert pace.left() == "about 40 s left"
+
+
+def audited(costs: dict[str, float], seeds: int, workers: int, looks: tuple[float, ...]) -> tuple[list[str], float]:
+    """Play an audit whose parts cost so much by algorithm; return the lines at these times, and when it ends."""
+    clock, lines = Clock(), list[str]()
+    note = Noted(Pace("audit", clock), lambda done, total, what: None)
+    parts = {f"{name}, seed {seed}": name for seed in range(seeds) for name in costs}
+    announce(note, parts, workers)
+    note(0, len(parts), "the first one runs")
+    ends, free = [], [0.0] * workers
+    for part, name in parts.items():
+        free[0] += costs[name]
+        ends.append((free[0], part))
+        free.sort()
+    done = 0
+    for at, part in sorted([*ends, *((look, "") for look in looks)]):
+        clock.now = at
+        if part:
+            note(done := done + 1, len(parts), part)
+        else:
+            lines.append(note.pace.left())
+    return lines, max(free)
+
+
+def test_cheap_algorithms_first_do_not_make_a_long_audit_look_short() -> None:
+    """Four algorithms of a tenth of a second end at once, four of 4 s follow: not 5 s are left, but 80."""
+    costs = {f"cheap {k}": 0.1 for k in range(4)} | {f"dear {k}": 4.0 for k in range(4)}
+    (first, later), end = audited(costs, seeds=10, workers=2, looks=(5.0, 20.0))
+    assert 75 < end < 85
+    kind, seconds = first.removesuffix(" s left").rsplit(" ", 1)
+    assert kind == "at least" and 0.8 * (end - 5) < float(seconds) <= 1.05 * (end - 5)
+    kind, seconds = later.removesuffix(" s left").rsplit(" ", 1)
+    assert kind == "about" and abs(float(seconds) - (end - 20)) < 4
+
+
+def test_an_algorithm_that_still_runs_counts_for_those_that_have_not_begun() -> None:
+    costs = {"cheap": 0.5} | {f"dear {k}": 30.0 for k in range(3)}
+    (first,), end = audited(costs, seeds=2, workers=1, looks=(6.0,))
+    assert first == "at least 28 s left" and end == 181  # the only dear one seen has run for 5.5 s so far
+    (known,), _ = audited(costs, seeds=2, workers=1, looks=(100.0,))
+    assert known == "about 81 s left"
+
+
+def test_an_audit_says_which_parts_come() -> None:
+    """Each part takes ten seconds of the clock; a second algorithm has not run when the first estimate is made."""
+    clock, lines = Clock(), list[str]()
+    pace = Pace("audit", clock)
+
+    def shown(done: int, total: int | None, what: str) -> None:
+        lines.append(pace.left())
+        clock.now += 10.0
+
+    audit(["pca/ssi", "pca/localpower"], ["plain"], rounds=2, seeds=2, workers=1, progress=Noted(pace, shown))
+    assert lines == ["", "at least 30 s left", "about 20 s left", "about 10 s left", "about 0 s left"]
 
 
 def test_parts_of_an_unknown_number_are_counted() -> None:

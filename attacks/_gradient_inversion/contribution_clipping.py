@@ -135,37 +135,53 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
     if not used or min(rows.shape[0] * rows.shape[1], features) <= rank:
         return out
     fixed = np.where((groups < 0)[:, None, None], known, 0.0)  # data-free summands that no clip scales
-    columns = np.stack([np.where((groups == g)[:, None, None], known, 0.0) for g in used])  # k_g, zero in other blocks
+    own = np.stack([groups == g for g in used]).astype(float)  # (used, blocks) whether clip g scales the block
+    lengths = np.sqrt(own @ sizes**2)
     clear = rows[~present].reshape(-1, features)  # blocks without a data-free summand show V at once, as a start
     left = np.zeros((rows.shape[0] * rows.shape[1], 0))  # U; nothing is known of it at first. `right` is V^T
     right = np.linalg.svd(clear, full_matrices=False)[2][:rank] if len(clear) else np.zeros((0, features))
-    lengths = np.linalg.norm(columns.reshape(len(used), -1), axis=1)
     s = np.ones(len(used))
     for _ in range(_MOST_ITERATIONS):
-        gap = (rows - fixed - np.tensordot(s, columns, 1)).reshape(-1, features)
-        outside = [_outside(one.reshape(-1, features), left, right).ravel() for one in (gap, *columns)]
-        step = _least_squares(np.stack(outside[1:], axis=1) / lengths, outside[0]) / lengths
+        gap = (rows - fixed - (s @ own)[:, None, None] * known).reshape(-1, features)
+        step = _step(gap, known, left, right, own / lengths[:, None]) / lengths
         s = s + step
         if np.abs(step).max() <= _CONVERGED:
             break
-        gap = (rows - fixed - np.tensordot(s, columns, 1)).reshape(-1, features)
+        gap = (rows - fixed - (s @ own)[:, None, None] * known).reshape(-1, features)
         left, _, right = np.linalg.svd(gap, full_matrices=False)
         left, right = left[:, :rank], right[:rank]
     out[used] = np.clip(s, 0.0, 1.0)
     return out
 
 
-def _least_squares(matrix: Array, target: Array) -> Array:
-    """Solve least squares without the directions of small singular values; columns have length 1 or less.
+def _step(gap: Array, known: Array, left: Array, right: Array, scaled_by: Array) -> Array:
+    """Solve the projected equations for the change of the factors, without the directions of small singular values.
 
-    The matrix has few columns and many rows, of which only the triangular factor is needed: it has the same singular
-    values, and its last column is what the orthogonal factor makes of the target.
+    The data-free summand of a clip is zero outside its own blocks. So with L the projection of its blocks off V, and
+    L_b the part in block b, the products of two projected summands are
+
+        <(I - U U^T) L_g, (I - U U^T) L_h> = [g = h] ||L_g||^2 - <U^T L_g, U^T L_h>,
+
+    and no projected summand, as large as all messages, is formed. Their matrix has the squared singular values of the
+    equations; it decides only in which directions a factor moves, and how far at once. Where the steps end does not
+    depend on its rounding.
+
+    Args:
+        gap: (rows of all blocks, features) what the factors of now leave.
+        known: (blocks, outputs, features) the data-free summands.
+        left: (rows of all blocks, r) U.
+        right: (r, features) V^T.
+        scaled_by: (clips, blocks) for each clip 1 over the length of its summands at its own blocks, 0 at others.
     """
-    columns = matrix.shape[1]
-    factor: Array = np.asarray(np.linalg.qr(np.column_stack([matrix, target]), mode="r"))
-    left, values, right = np.linalg.svd(factor[:columns, :columns], full_matrices=False)
-    kept = values > _UNDETERMINED
-    return np.asarray(right[kept].T @ ((left.T @ factor[:columns, -1])[kept] / values[kept]))
+    outside = _outside(gap, left, right).reshape(known.shape)
+    beside = known - (known @ right.T) @ right  # L
+    of_blocks = left.reshape(*known.shape[:2], -1).transpose(0, 2, 1) @ beside  # (blocks, r, features) U_b^T L_b
+    within = scaled_by @ of_blocks.reshape(len(known), -1)
+    squares = np.sum(beside**2, axis=(1, 2))
+    values, axes = np.linalg.eigh(np.diag(scaled_by**2 @ squares) - within @ within.T)
+    kept = values > _UNDETERMINED**2
+    slope = scaled_by @ np.sum(beside * outside, axis=(1, 2))
+    return np.asarray(axes[:, kept] @ ((axes[:, kept].T @ slope) / values[kept]))
 
 
 def _outside(matrix: Array, left: Array, right: Array) -> Array:

@@ -38,7 +38,9 @@ class DualNumber:
     __radd__ = __add__
 
     def __sub__(self, other: DualNumber | Array | float) -> DualNumber:
-        return self + (-other)
+        if isinstance(other, DualNumber):
+            return DualNumber(self.value - other.value, self.slopes - other.slopes)
+        return DualNumber(self.value - other, self.slopes)
 
     def __rsub__(self, other: Array | float) -> DualNumber:
         return -self + other

@@ -295,6 +295,16 @@ def stores_gradients(method: object, public: Public) -> bool:
     return bool(method.memory(Model(method.problem, public)))
 
 
+def joins_unattacked(method: object, public: Public) -> bool:
+    """Return whether clients keep a state between rounds but send no stored gradient, as FedADMM's and FedSaga's.
+
+    The first message of a client that joins late is then unlike its later ones, and no attack reads it apart.
+    """
+    if not isinstance(method, GradientMethod) or stores_gradients(method, public):
+        return False
+    return bool(method.memory(Model(method.problem, public)))
+
+
 def local_steps(method: LocalRound) -> int:
     """Return the number of local steps of a client with one row; one full batch is one pass."""
     return len(method.draw(1, np.random.default_rng(0)).parts)

@@ -50,14 +50,18 @@ def two_step_problem(
     if len({item.members for item in history}) > 1:
         return None
     eta, clients, stored = method.learning_rate, public.clients, np.zeros_like(history[0].received["x"])
-    gradients = list[GradientRound]()
+    gradients, before = list[GradientRound](), 0.0  # `before`: variance that rounding leaves in an entry of `stored`
     for item in history:
         x, phi = item.received["x"], item.received["phi"]
         second = stored + item.total["dphi"]
         first = clients * (-item.total["dx"] / eta - 2 * phi / clients + (1 + 1 / clients) * stored - second)
         middle = x - eta * (phi / clients + first - stored)
+        of_dx, of_dphi = (item.rounding.get(part, 0.0) ** 2 for part in ("dx", "dphi"))
+        # g' = y + dphi and g = y - N dphi - (N / eta) dx + (what is known): errors of different rounds are independent
+        after, of_first = before + of_dphi, before + clients**2 * (of_dphi + of_dx / eta**2)
         gradients += [
-            GradientRound({"x": at}, {"gradient": g}, item.members) for at, g in ((x, first), (middle, second))
+            GradientRound({"x": at}, {"gradient": g}, item.members, {"gradient": float(np.sqrt(variance))})
+            for at, g, variance in ((x, first, of_first), (middle, second, after))
         ]
-        stored = second
+        stored, before = second, after
     return problem_from_rounds(DSGD(problem=method.problem), model, public, tuple(gradients), rounds=2 * rounds)

@@ -316,6 +316,8 @@ def summed_over_members(sent: list[dict[str, Array]], members: int) -> list[dict
     """Sum over the members; a vector without a member axis counts once for each."""
 
     def over(value: Array) -> Array:
-        return np.asarray(np.broadcast_to(value, (members, value.shape[-1])).sum(axis=0))
+        if value.ndim < 2 or len(value) != members:
+            value = np.broadcast_to(value, (members, value.shape[-1]))
+        return np.asarray(value.sum(axis=0))
 
     return [{part: over(value) for part, value in out.items()} for out in sent]

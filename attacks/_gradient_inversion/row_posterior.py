@@ -274,8 +274,15 @@ def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
     climbed += [_climb(by_class, square, round_to_total(counts.max() - counts, total)) for _, _, counts, _ in climbed]
     _, prior, climbed_counts, near = max(climbed, key=lambda one: one[0])
 
+    alone = int(simulation.sizes.max()) == 1  # a row's coefficients depend on other rows of its client only
+
     def by_single_rows(counts: Array) -> float:
-        messages = linear_messages(equations, rows, np.repeat(np.arange(number), counts))
+        labels = np.repeat(np.arange(number), counts)
+        if alone:
+            columns = [labelled[label].coefficients[:, row] for row, label in enumerate(labels)]
+            messages = replace(labelled[0], coefficients=np.stack(columns, axis=1))
+        else:
+            messages = linear_messages(equations, rows, labels)
         return messages.best(square, np.ones(total))[0] + log_orderings(counts)
 
     judged = {tuple(one): by_single_rows(one) for one in (climbed_counts, *near[:_NEIGHBOURS])}

@@ -174,12 +174,13 @@ class SumEquations:
 
     def _gap(self, sums: Sequence[Mapping[str, Array]]) -> Array:
         """Return (rounds, parts, parameters): the given minus the observed sums, scaled."""
-        return np.stack(
-            [
-                [scale * (out[part] - item.total[part]) for part, scale in self.scales.items()]
-                for item, out in zip(self.simulation.rounds, sums, strict=True)
-            ]
-        )
+        given = np.array([[out[part] for part in self.scales] for out in sums])
+        return np.asarray((given - self._observed) * np.array(list(self.scales.values()))[:, None])
+
+    @cached_property
+    def _observed(self) -> Array:
+        """The observed sums, (rounds, parts, parameters)."""
+        return np.array([[item.total[part] for part in self.scales] for item in self.simulation.rounds])
 
     def _slotted(self, samples: Array, labels: Array) -> tuple[Array, Array]:
         """Arrange rows as (members, slots, width) and labels as probabilities (members, slots, outputs).

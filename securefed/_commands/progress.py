@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from securefed._auditing.engine.pace import Pace, ticking
+from securefed._auditing.engine.pace import Noted, Pace, ticking
 
 Report = Callable[[int, int | None, str], None]
 """Called with the number of finished parts, that of all (`None` where it is not known), and what was finished last."""
@@ -35,19 +35,18 @@ def progress(name: str, console: Console, *, silent: bool = False, brief: bool =
             task = bar.add_task(name, total=None)
 
             def show(done: int, total: int | None, what: str) -> None:
-                pace.note(done, total, what)
                 bar.update(task, completed=done, total=total, description=escape(what))
 
-            yield show
+            yield Noted(pace, show)
         return
     with ticking(pace, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False)) as note:
 
         def begin(done: int, total: int | None, what: str) -> None:
-            note(done, total, what)
+            note.shown(done, total, what)
             if not done and not brief:
                 console.print(pace.line(), soft_wrap=True, highlight=False, markup=False)
 
-        yield begin
+        yield Noted(pace, begin)
 
 
 class _Left(TextColumn):

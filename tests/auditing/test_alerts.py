@@ -156,6 +156,31 @@ def test_a_copy_that_few_rows_break_is_named_in_whatever_unit_it_stands() -> Non
     assert found.text == "Columns sodium and sodium_dl say the same but in 2 rows."
 
 
+@pytest.mark.parametrize("wrong", [[17], [4, 9]])
+def test_a_total_that_few_rows_break_is_named_with_its_parts(wrong: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    albumin, globulin, other = rng.normal(40, 4, (3, 300)).round(1)
+    total = albumin + globulin
+    table = of(total=total, albumin=albumin, globulin=globulin, other=other)
+    assert not alerts(table)
+    total = total + np.isin(np.arange(300), wrong) * 3.3
+    (found,) = alerts(of(total=total, albumin=albumin, globulin=globulin, other=other))
+    assert (found.kind, found.count) == (kinds.COMBINATION, len(wrong))
+    same = f"A weighted sum of columns albumin, globulin and total is the same in all rows but {len(wrong)}."
+    assert found.text == same
+
+
+def test_a_score_that_one_row_breaks_is_named_once_whatever_its_items_are() -> None:
+    """Some items have few levels, and one is a category; where a rare item tells these people, that is enough."""
+    rng = np.random.default_rng(1)
+    items = {f"item{number}": rng.integers(0, 4, 300) for number in range(3)} | {"smoker": rng.integers(0, 2, 300)}
+    score, one = sum(items.values()), (np.arange(300) == 5).astype(int)
+    assert not named(kinds.COMBINATION, of(score=score, **items))
+    said = "A weighted sum of columns item0, item1, item2, score and smoker is the same in all rows but 1."
+    assert named(kinds.COMBINATION, of(score=score + one, **items)) == [said]
+    assert not named(kinds.COMBINATION, of(score=score + one, rare=one, **items))
+
+
 def test_rows_that_stand_twice_and_numbers_of_patients_that_come_twice_are_named() -> None:
     rng = np.random.default_rng(0)
     labs = {f"lab{number}": rng.normal(size=300) for number in range(3)}
@@ -182,6 +207,24 @@ def test_a_rare_code_says_what_opens_it_and_a_rare_quantity_too() -> None:
 def test_a_column_of_few_levels_counts_as_a_code_only_where_the_levels_have_rows_enough() -> None:
     ties = np.round(2 * np.random.default_rng(0).normal(size=60))  # 9 levels over 60 rows, the outer ones rare
     assert named(kinds.RARE_CATEGORY, of(score=ties)) and not named(kinds.RARE_CATEGORY, of(score=ties[:20]))
+
+
+def test_codes_of_many_categories_are_told_from_quantities_by_the_gaps_between_them() -> None:
+    rng = np.random.default_rng(3)
+    codes = rng.choice(np.arange(100, 999), 40, replace=False)
+    icd = codes[rng.integers(0, 40, 3000)]
+    assert not alerts(of(icd=icd))
+    icd[5] = 17
+    (found,) = alerts(of(icd=icd))
+    assert (found.kind, found.text) == (kinds.RARE_CATEGORY, "Column icd has the value 17 in 1 row.")
+    assert found.opens.startswith("If these numbers are codes of categories")
+    quantities = {
+        "age": np.clip(rng.normal(60, 12, 3000), 18, 99).round(),
+        "visits": rng.negative_binomial(1, 0.15, 3000),
+        "dose": 25 * rng.poisson(20, 3000),
+        "platelets": rng.normal(250, 60, 3000).round(),
+    }
+    assert not named(kinds.RARE_CATEGORY, of(**quantities))
 
 
 def test_many_columns_of_a_kind_share_one_alert() -> None:

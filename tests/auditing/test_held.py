@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from securefed._auditing.advice.advised_words import answers
 from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.advice.limits import limits
-from securefed._auditing.engine.allowed_views import KEPT, Allowance, default_threshold, judge
+from securefed._auditing.engine.allowed_views import KEPT, LATE, Allowance, default_threshold, judge
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact
@@ -35,6 +35,7 @@ from tests.auditing.test_advice_values import ADVICE, SETTING
 from tests.auditing.test_report import cell, report
 
 LOCALPOWER = "pca/localpower"
+_ABSENT = (SMALLEST_SUM, CHANGING_SURVIVORS)
 
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 5, 8, 30])
@@ -190,3 +191,16 @@ def test_pictures_are_named_by_what_they_show(secret, says) -> None:
     shown = page.text(render(replace(report(seen), artifacts=(kept,))))
     assert f"SSI, without protection: {says}" in shown
     assert "client's rows. Left" not in shown
+
+
+def test_a_method_whose_clients_keep_a_state_says_that_late_joiners_were_not_tested() -> None:
+    """FedAvg's clients keep nothing, and the audit attacks a client of SCAFFOLD that joins late."""
+    names = [f"optimization/{name}" for name in ("fedsaga", "fedavg", "scaffold")]
+    found = audit(names, ["plain", "secure_aggregation"], ["gradient_inversion/dlg"], seeds=1, workers=1)
+    held = {one["algorithm"]: one for one in found.to_json()["held"] if one["defense"] == "secure_aggregation"}
+    assert {name: LATE in one["not tested"] for name, one in held.items()} == dict.fromkeys(names, False) | {
+        names[0]: True
+    }
+    ruling = judge(Allowance("secure_aggregation", 8, 5, late=True), dict.fromkeys((SUM_ONLY, *_ABSENT), KEPT))
+    assert ruling.word == "fixed" and "not tested: sums that a client joins after the first round" in ruling.limits
+    assert judge(Allowance("secure_aggregation", 8, 8, late=True), {SUM_ONLY: KEPT}).word == "held"

@@ -247,6 +247,16 @@ def test_a_row_that_dominates_a_column_and_one_that_breaks_a_copy_are_read() -> 
     assert not _pooled(rng.normal(size=(300, 2)))
 
 
+def test_a_row_that_breaks_a_total_is_read() -> None:
+    rng = np.random.default_rng(8)
+    parts = rng.normal(size=(300, 2))
+    total = parts.sum(axis=1)
+    assert not _pooled(np.column_stack([parts, total]))
+    total[9] += 3.0
+    who = "a weighted sum of column 5, column 6 and column 7 is not the usual one"
+    assert _pooled(np.column_stack([parts, total])) == [f"the row of one person ({who})"]
+
+
 def _without_owner(path: str) -> str:
     """Drop the column of the hospital, whose words are no features."""
     lines = [line.split(",") for line in Path(path).read_text(encoding="utf-8").splitlines()]

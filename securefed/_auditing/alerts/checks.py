@@ -15,9 +15,11 @@ from securefed._auditing.alerts.alert import KINDS, Alert
 from securefed._auditing.alerts.category_groups import indicator, singled_out
 from securefed._auditing.alerts.column_values import MOST_LEVELS, ColumnValues, column_values
 from securefed._auditing.alerts.near_copies import near_copies
+from securefed._auditing.alerts.relations import relations
 from securefed._auditing.alerts.table_facts import TableFacts
 from securefed._auditing.alerts.words import OF_A_CODE, OPENS, TOGETHER, listed
 from securefed._hyperparameters import check_integer
+from securefed._tensors import Array
 
 FEWEST: Final = 5
 """Rows of a category, party or class from which on it is not rare, by default."""
@@ -133,16 +135,48 @@ def _together(facts: TableFacts, fewest: int) -> Iterator[_Found]:
             kinds.COMBINATION, columns, count, f"{_rows(count)} {'has' if count == 1 else 'have'} {one.words}."
         )
     many = [place for place in range(len(names)) if len(np.unique(table[:, place])) > MOST_LEVELS]
+    told = set[bytes]()
     for pair in near_copies(table, many, fewest):
+        told.add((pair.gaps != 0).tobytes())
         first, second = sorted((names[pair.first], names[pair.second]), key=_natural)
         count = int(np.count_nonzero(pair.gaps))
         text = f"Columns {first} and {second} say the same but in {_rows(count)}."
         yield _Found(kinds.COMBINATION, f"{first} with {second}", count, text)
+    yield from _related(names, table, fewest, told)
     if len(many) >= _OF_A_PERSON:
         repeats = len(table) - len(np.unique(table[:, many], axis=0))
         if repeats:
             text = f"{_capital(_rows(repeats))} repeat{'s' * (repeats == 1)} another row in all columns of many values."
             yield _Found(kinds.REPEATED, "", repeats, text)
+
+
+def _related(names: Sequence[str], table: Array, fewest: int, told: set[bytes]) -> Iterator[_Found]:
+    """Check which columns are sums of others but in few rows, where nothing else tells these rows anyway.
+
+    Args:
+        names: the names of the columns.
+        table: their values.
+        fewest: number of rows from which on they are not few.
+        told: the rows (whether each one is among them) that pairs of columns tell.
+    """
+    known = told | {(table[:, place] != value).tobytes() for place, value in _usual(table, fewest)}
+    made = [one for place in range(len(names)) if (one := indicator(place, names[place], table[:, place])) is not None]
+    known |= {one.has.tobytes() for one in singled_out(made, fewest)}
+    for relation in relations(table, fewest):
+        if (key := (relation.gaps != 0).tobytes()) not in known:
+            known.add(key)
+            columns = sorted((names[place] for place in relation.places), key=_natural)
+            count = int(np.count_nonzero(relation.gaps))
+            text = f"A weighted sum of columns {listed(columns)} is the same in all rows but {count}."
+            yield _Found(kinds.COMBINATION, " with ".join(columns), count, text)
+
+
+def _usual(table: Array, fewest: int) -> Iterator[tuple[int, float]]:
+    """Yield the columns that fewer than `fewest` rows take off their usual value, each with that value."""
+    for place in range(table.shape[1]):
+        values, counts = np.unique(table[:, place], return_counts=True)
+        if 0 < len(table) - counts.max() < fewest:
+            yield place, float(values[np.argmax(counts)])
 
 
 def _rare_words(name: str, rare: Mapping[Any, int], fewest: int, *, categories: bool) -> str:

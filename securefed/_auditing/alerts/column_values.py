@@ -15,8 +15,13 @@ import numpy as np
 from securefed._tensors import Array
 
 MOST_LEVELS: Final = 20
-"""Most distinct numbers of a column that are taken as codes of categories. Ages and counts of visits have more; a code
-of more categories is found only where a column of texts holds it."""
+"""Most distinct numbers of a column that are taken as codes of categories whatever they are. Ages and counts of visits
+have more; of more numbers those with wide gaps between them are taken as codes, as of diagnoses and postal areas."""
+_SPARSE: Final = 0.5
+"""Share of the possible whole numbers of its range below which a column of many repeated numbers has wide gaps. Ages
+and counts take nearly all numbers of their middle, and measurements in steps nearly all of their steps."""
+_MIDDLE: Final = 0.05
+"""Share of the rows left out at both ends of that range: counts have a long tail of single large numbers."""
 
 KEY_SHARE: Final = 0.95
 """Values for each row from which on a column counts as a key: a patient who comes twice has one number in two rows."""
@@ -59,7 +64,19 @@ class ColumnValues:
             fewest: rows of a category that is not rare; a column of numbers has codes where their mean is as large.
         """
         levels = len(self.values)
-        return not self.numeric or levels == 2 or (levels <= MOST_LEVELS and levels * fewest <= self.rows)
+        if not self.numeric or levels == 2:
+            return True
+        return levels * fewest <= self.rows and (levels <= MOST_LEVELS or self.sparse)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether whole numbers have wide gaps between them, in units of their common step, as codes have."""
+        if not self.whole or len(self.values) < 3:
+            return False
+        ranks = np.cumsum(self.counts) / self.rows
+        middle = self.values[(ranks > _MIDDLE) & (ranks - self.counts / self.rows < 1 - _MIDDLE)]
+        step = float(np.gcd.reduce(np.diff(self.values).astype(np.int64)))
+        return len(middle) > 1 and len(middle) < _SPARSE * ((middle[-1] - middle[0]) / step + 1)
 
     def rare(self, fewest: int, *, categories: bool) -> dict[Any, int]:
         """Return the values of fewer than `fewest` rows, with their numbers of rows.

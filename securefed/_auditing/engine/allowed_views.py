@@ -21,11 +21,14 @@ KEPT, LEAKS, BLIND = "kept", "leaks", "blind"
 """States of an attacked view: the leak is small, it is not, or the attacks could not tell."""
 KEY_HOLDERS: Final = ("paillier", "ckks")
 """Protections under which a key holder could decrypt single messages."""
+LATE: Final = "late joiners"
+"""A view that no run of the audit shows: the sums of a method whose clients keep a state, where one joins late."""
 _PARTIES: Final = {
     views.SERVER_VIEW: "single messages",
     views.SUM_ONLY: "sums over all clients",
     views.SMALLEST_SUM: "sums over as few clients as the threshold allows",
     views.CHANGING_SURVIVORS: "sums over clients that come and go",
+    LATE: "sums that a client joins after the first round",
 }
 """By view, the messages that its attacker reads, as named in a sentence."""
 SAME_CLIENTS: Final = "as long as the same clients take part in every round"
@@ -51,6 +54,7 @@ class Allowance:
         colluders: declared number of clients that tell the server what they sent.
         rounds: number of rounds; one round has no differences of sums.
         summed: whether the server sees sums only, and no single messages.
+        late: whether a client that joins late sends what none sends that was there from the start, unattacked so far.
     """
 
     defense: str
@@ -59,6 +63,7 @@ class Allowance:
     colluders: int = 0
     rounds: int = 2
     summed: bool = True
+    late: bool = False
 
     @property
     def same_clients(self) -> tuple[str, ...]:
@@ -72,7 +77,9 @@ class Allowance:
         """Views that the setting allows besides, where clients stay away."""
         if not self.summed or self.threshold >= self.clients:
             return ()
-        return (views.SMALLEST_SUM, *((views.CHANGING_SURVIVORS,) * (self.rounds > 1)))
+        if self.rounds < 2:
+            return (views.SMALLEST_SUM,)
+        return (views.SMALLEST_SUM, views.CHANGING_SURVIVORS, *((LATE,) * self.late))
 
     @property
     def allowed(self) -> tuple[str, ...]:

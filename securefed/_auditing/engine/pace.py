@@ -11,10 +11,13 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any, Final, TypeVar
+
+from securefed._auditing.engine.time_left import PlannedParts
 
 FIRST: Final = 5.0
 """Seconds until the first line with an estimate."""
@@ -43,12 +46,25 @@ class Pace:
         self._next = FIRST
         self._done, self._what = 0, "it starts"
         self._total: int | None = None
+        self._plan: PlannedParts | None = None
         self._lock = Lock()
+
+    def plan(self, kinds: Mapping[str, str], parallel: int) -> None:
+        """Take note of the parts to come, so that the time left follows from the kinds of those that have ended.
+
+        Args:
+            kinds: by part (what `note` is told of it) its kind, in the order in which they begin.
+            parallel: most parts that run at once.
+        """
+        with self._lock:
+            self._plan = PlannedParts(kinds, parallel, self._clock())
 
     def note(self, done: int, total: int | None, what: str) -> None:
         """Take note of finished parts."""
         with self._lock:
             self._done, self._total, self._what = done, total, what
+            if self._plan is not None:
+                self._plan.ended(what, self._clock())
 
     def due(self) -> str | None:
         """Return the line that is due by now, once; `None` where none is."""
@@ -76,14 +92,41 @@ class Pace:
         """Extrapolate from the parts that have ended; before that, from how long the first ones have run."""
         if not self._total or spent < FIRST:
             return ""
+        if self._plan is not None:
+            seconds, known = self._plan.left(self._clock())
+            return f"{'about' if known else 'at least'} {seconds:.0f} s left"
         if self._done:
             return f"about {spent * (self._total - self._done) / self._done:.0f} s left"
         most = min(self._parallel, self._total)
         return f"at least {spent * (self._total / most - 1):.0f} s left" if self._total > most else ""
 
 
+@dataclass(frozen=True)
+class Noted:
+    """A `Progress` that a pace takes note of, and that can be told the parts to come.
+
+    Attributes:
+        pace: the pace.
+        shown: called after the pace has taken note.
+    """
+
+    pace: Pace
+    shown: Progress
+
+    def __call__(self, done: int, total: int | None, what: str) -> None:
+        """Take note of finished parts."""
+        self.pace.note(done, total, what)
+        self.shown(done, total, what)
+
+
+def announce(progress: Callable[[int, int, str], None] | None, kinds: Mapping[str, str], parallel: int) -> None:
+    """Tell what notes progress which parts come, and of which kind each is; a caller's own function is told nothing."""
+    if isinstance(progress, Noted):
+        progress.pace.plan(kinds, parallel)
+
+
 @contextmanager
-def ticking(pace: Pace, write: Callable[[str], None]) -> Iterator[Progress]:
+def ticking(pace: Pace, write: Callable[[str], None]) -> Iterator[Noted]:
     """Write every line of a pace when it is due, until the block ends.
 
     Args:
@@ -103,21 +146,17 @@ def ticking(pace: Pace, write: Callable[[str], None]) -> Iterator[Progress]:
         while not ended.wait(_TICK):
             show()
 
-    def note(done: int, total: int | None, what: str) -> None:
-        pace.note(done, total, what)
-        show()
-
     thread = Thread(target=tick, daemon=True)
     thread.start()
     try:
-        yield note
+        yield Noted(pace, lambda done, total, what: show())
     finally:
         ended.set()
         thread.join()
 
 
 @contextmanager
-def logged_lines(name: str) -> Iterator[Progress]:
+def logged_lines(name: str) -> Iterator[Noted]:
     """Log the lines of a task until the block ends; yield what notes progress."""
     with ticking(Pace(name), lambda line: LOGGER.info("%s", line)) as note:
         yield note

@@ -53,6 +53,9 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
     }
     tables = {name: (_with(column, cells), kind, column) for name, (column, cells, kind) in wanted.items()}
     facts = clean()
+    total = TableColumn("total", values["lab 0"] + values["lab 1"] + 3.0 * few(1))
+    broken = replace(facts, columns=(*facts.columns, total))
+    tables["a total that one row breaks"] = (broken, kinds.COMBINATION, "lab 0 with lab 1 with total")
     ward = np.where(np.arange(ROWS) == 11, 3, np.arange(ROWS) % 3)
     levels = tuple(TableColumn(f"ward_{name}", (ward == level).astype(float)) for level, name in enumerate("abc"))
     tables["a level of one person that has no column"] = (

@@ -7,6 +7,7 @@ what columns mean, or from means and standard deviations that were published so 
     categories together  an omitted level, a difference or an overlap of categories (`category_groups`)
     a rare quantity      a column that has one usual value u in almost all rows: x - u
     a near copy          two columns of which one follows from the other in almost all rows: x - slope z - offset
+    a broken relation    a column that is a sum of others in almost all rows, as a total is: x - sum of slope z - offset
     a dominated column   a column in which one row holds half of the sum of squares: x / x of that row, about
 """
 
@@ -21,6 +22,8 @@ import numpy as np
 from securefed._auditing.alerts.category_groups import Indicator, complete_groups, indicator, singled_out
 from securefed._auditing.alerts.checks import DOMINANT
 from securefed._auditing.alerts.near_copies import near_copies
+from securefed._auditing.alerts.relations import relations
+from securefed._auditing.alerts.words import listed
 from securefed._auditing.implied.truth import Truth
 from securefed._tensors import Array
 
@@ -70,10 +73,19 @@ def directions(rows: Array, truth: Truth) -> Iterator[Direction]:
     """
     made = indicators(rows, truth)
     two = {one.place for one in made}
+    told = set[bytes]()  # the people whom simpler directions tell
     for one in (*_categories(made, rows), *_together(made, rows, truth), *_quantities(rows, two, truth)):
-        signs = np.sign(one.weights[one.people])
-        if 1 <= len(signs) < truth.few and (signs == signs[0]).all():
+        told.add(one.people.tobytes())
+        if _few_of_one_sign(one, truth):
             yield one
+    for one in _broken_relations(rows, truth):
+        if one.people.tobytes() not in told and _few_of_one_sign(one, truth):
+            yield one
+
+
+def _few_of_one_sign(one: Direction, truth: Truth) -> bool:
+    signs = np.sign(one.weights[one.people])
+    return 1 <= len(signs) < truth.few and bool((signs == signs[0]).all())
 
 
 def indicators(rows: Array, truth: Truth) -> list[Indicator]:
@@ -162,3 +174,10 @@ def _quantities(rows: Array, two: set[int], truth: Truth) -> Iterator[Direction]
         words = f"{truth.column(pair.second)} is not as {truth.column(pair.first)} says"
         columns = pair.second, pair.first
         yield Direction(words, columns, pair.gaps, coefficients, -pair.offset, float(pair.gaps.sum()))
+
+
+def _broken_relations(rows: Array, truth: Truth) -> Iterator[Direction]:
+    for one in relations(rows, truth.few):
+        names = listed([truth.column(place) for place in sorted(one.places)])
+        words = f"a weighted sum of {names} is not the usual one"
+        yield Direction(words, one.places, one.gaps, one.coefficients, -one.offset, float(one.gaps.sum()))

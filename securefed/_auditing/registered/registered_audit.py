@@ -22,7 +22,7 @@ from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
-from securefed._auditing.engine.pace import logged
+from securefed._auditing.engine.pace import announce, logged
 from securefed._auditing.engine.seed_result import Gap, SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
@@ -299,11 +299,16 @@ def _run(
         if unfinished is not None:
             unfinished.keep(*_key(task), result)
         if progress is not None:
-            progress(len(done), len(tasks), "{}{}, seed {}".format(part, *_key(task)))
+            progress(len(done), len(tasks), named(task))
 
+    def named(task: Task) -> str:
+        return "{}{}, seed {}".format(part, *_key(task))
+
+    left = [task for task in tasks if _key(task) not in done]
+    announce(progress, {named(task): task[0].name for task in left}, workers)
     if progress is not None and not done:
         progress(0, len(tasks), f"{part}the first one runs")
-    run_all([task for task in tasks if _key(task) not in done], workers, work, finished)
+    run_all(left, workers, work, finished)
     if unfinished is not None:
         unfinished.clear()
     return [done[_key(task)] for task in tasks]

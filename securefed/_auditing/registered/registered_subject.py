@@ -15,7 +15,7 @@ from typing import Any
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import head, owners_of
 from securefed._auditing.cases.utility_floors import floors
-from securefed._auditing.engine.allowed_views import default_threshold
+from securefed._auditing.engine.allowed_views import LATE, default_threshold
 from securefed._auditing.engine.seed_result import SeedFloors, SeedResult
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
@@ -29,6 +29,7 @@ from securefed._auditing.registered.audited_defenses import (
 from securefed._auditing.registered.seed_run import SeedRun
 from securefed._auditing.registered.smallest_client import attack_smallest
 from securefed._runtime.federation import Federation
+from securefed.attacks._gradient_inversion.gradient_rounds import joins_unattacked
 from securefed.defenses._chain import chain
 from securefed.errors import SecureFedError
 
@@ -68,6 +69,8 @@ class RegisteredSubject:
         prepared = self.prepare(0)
         noise = {name: self._noise(name, prepared) for name in NOISES if name in self.settings.defenses}
         more: dict[str, Any] = {"noise multipliers": noise} if noise else {}
+        if joins_unattacked(self.case.build(), prepared.public):
+            more[LATE] = "not attacked"
         if noise.get(DDP) is not None:
             clients = self.settings.clients
             sizes = self.case.clip, default_threshold(clients), clients

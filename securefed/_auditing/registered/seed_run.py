@@ -221,8 +221,9 @@ class SeedRun(AttackedViews):
             self._note_costs(name, quantised, real=False, view=view)
             return quantised, None
         planned = len(quantised.history)
-        whole = self.settings.every_seed or view == CHANGING_SURVIVORS  # their rounds differ in cost
-        rounds = planned if whole else min(planned, REAL_ROUNDS)
+        # where clients come and go, rounds with the target and without it alternate, and differ in cost
+        few = REAL_ROUNDS * (2 if view == CHANGING_SURVIVORS else 1)
+        rounds = planned if self.settings.every_seed else min(planned, few)
         result, federation = self._federation(defense, **{**how, "rounds": rounds})
         same = identical_sums(result, quantised, whole=rounds == planned)
         self._note_costs(name, result, output=quantised.output if same else None, identical=same, view=view)

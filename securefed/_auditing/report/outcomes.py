@@ -15,6 +15,7 @@ from typing import Final, Literal
 from securefed._auditing.engine.allowed_views import (
     BLIND,
     KEPT,
+    LATE,
     LEAKS,
     Allowance,
     Ruling,
@@ -129,7 +130,8 @@ def _setting(report: AuditResult, algorithm: str, defense: str) -> Allowance | N
     summed = any(cell.view.startswith(_SUMS) for cell in report.of(algorithm) if cell.defense == defense)
     rounds = report.settings[algorithm].get("rounds", 2)
     rounds = rounds if isinstance(rounds, int) else 2
-    return Allowance(defense, clients, threshold, int(shared.get("colluders", 0)), rounds, summed)
+    late = bool(report.settings[algorithm].get(LATE))
+    return Allowance(defense, clients, threshold, int(shared.get("colluders", 0)), rounds, summed, late)
 
 
 def _states(
