@@ -158,7 +158,7 @@ class Messages:
     def residual(self, x: Array) -> Array:
         """Return (sum of the simulated messages - observed) / unit, (equations,)."""
         sent = [client.sent(point) for client, point in zip(self.clients, self.points(x), strict=True)]
-        return np.asarray((np.sum(sent, axis=0) - self.observed) / self.unit)
+        return np.asarray((sum(sent) - self.observed) / self.unit)
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
         """Return `residual` and its Jacobian, (equations, coordinates of all clients)."""
