@@ -208,7 +208,8 @@ def _binary(function: Any, by_first: Callable[..., Any], by_second: Callable[...
                 lifted = item.slopes.reshape(*(1,) * (value.ndim - item.ndim), *item.slopes.shape)
                 factor = partial(a, b, value)
                 terms.append(lifted if factor is _ONE else np.asarray(factor)[..., None] * lifted)
-        return DualArray(value, terms[0] + terms[1] if len(terms) == 2 else np.array(terms[0]))
+        alone = terms[0].copy("K") if factor is _ONE else terms[0]  # slopes are not shared: they may change in place
+        return DualArray(value, terms[0] + terms[1] if len(terms) == 2 else alone)
 
     return rule
 
