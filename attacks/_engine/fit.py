@@ -106,12 +106,14 @@ class SearchLimits:
         goal: norm of the residual at which a search ends.
         patience: limit after which a search without progress ends; `None` for no limit.
         least: relative decrease of the norm below which a step is the last; with noise the norm does not fall to 0.
+        enough: norm of the residual below which no further start is tried.
     """
 
     jacobians: int = 60
     goal: float = 1e-13
     patience: StallLimit | None = None
     least: float = 0.0
+    enough: float = PROOF
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class Fit:
         unknowns: number of directions of all unknowns on which the messages depend.
         condition: largest over smallest of the singular values that count for `rank`.
         starts: number of starts that were tried.
+        jacobians: number of Jacobians of the best start's search.
         jacobian: derivative of (sum of the simulated messages) / unit; empty where it is not finite.
     """
 
@@ -147,6 +150,7 @@ class Fit:
     unknowns: int
     condition: float
     starts: int
+    jacobians: int
     jacobian: Array = field(repr=False)
 
     @property
@@ -228,13 +232,13 @@ def fit(
             stepper=GeodesicAcceleration(messages.residual),  # second-order steps, which follow curved valleys
         )
         best = found if best is None or found.norm < best.norm else best
-        if best.norm < PROOF:
+        if best.norm < search.enough:
             break
     assert best is not None
     unknowns = sum(client.determined for client in clients)
     jacobian = best.jacobian[: len(observed)]
     rank, condition = jacobian_rank(jacobian, unknowns)
-    return Fit(messages.points(best.point), best.norm, rank, unknowns, condition, tried, jacobian)
+    return Fit(messages.points(best.point), best.norm, rank, unknowns, condition, tried, best.steps, jacobian)
 
 
 def unequal_starts(common: Array, clients: int, starts: int, rng: np.random.Generator) -> Iterator[Array]:

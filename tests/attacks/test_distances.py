@@ -166,7 +166,7 @@ def test_a_start_that_ends_in_no_number_does_not_replace_a_finite_fit() -> None:
 
     class TwoEnds(DistanceFit):
         def _fit_rounds(self, system, point):
-            return Fit([ends.pop(0)], 1e9, 0, 1, 1.0, 1, np.zeros((0, 0)))  # a norm that ends the start
+            return Fit([ends.pop(0)], 1e9, 0, 1, 1.0, 1, 1, np.zeros((0, 0)))  # a norm that ends the start
 
     for order in ((lost, found), (found, lost)):
         ends = list(order)
