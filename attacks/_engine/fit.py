@@ -107,6 +107,7 @@ class SearchLimits:
         patience: limit after which a search without progress ends; `None` for no limit.
         least: relative decrease of the norm below which a step is the last; with noise the norm does not fall to 0.
         enough: norm of the residual below which no further start is tried.
+        singular: share of the Jacobian's largest singular value below which others count as zero.
     """
 
     jacobians: int = 60
@@ -114,6 +115,7 @@ class SearchLimits:
     patience: StallLimit | None = None
     least: float = 0.0
     enough: float = PROOF
+    singular: float = _FULL_RANK
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def fit(
     assert best is not None
     unknowns = sum(client.determined for client in clients)
     jacobian = best.jacobian[: len(observed)]
-    rank, condition = jacobian_rank(jacobian, unknowns)
+    rank, condition = jacobian_rank(jacobian, unknowns, search.singular)
     return Fit(messages.points(best.point), best.norm, rank, unknowns, condition, tried, best.steps, jacobian)
 
 
@@ -259,14 +261,15 @@ def unequal_starts(common: Array, clients: int, starts: int, rng: np.random.Gene
         yield (common + spread * (moves - moves.mean(axis=0))).reshape(-1)
 
 
-def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
+def jacobian_rank(jacobian: Array, largest: int, singular: float = _FULL_RANK) -> tuple[int, float]:
     """Return the rank of a Jacobian, at most `largest`, and its condition number, after scaling columns to length 1.
 
-    The condition number is over the `rank` largest singular values; both are 0 and NaN for an empty Jacobian.
+    The condition number is over the `rank` largest singular values. Rank and condition are 0 and NaN for a Jacobian
+    that is empty or zero.
     """
-    if not jacobian.size:
+    if not jacobian.any():
         return 0, float("nan")
     scaled = jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
     s = np.linalg.svd(np.linalg.qr(scaled, mode="r") if len(scaled) > scaled.shape[1] else scaled, compute_uv=False)
-    rank = min(int(np.sum(s > _FULL_RANK * s[0])), largest)
+    rank = min(int(np.sum(s > singular * s[0])), largest)
     return rank, float(s[0] / s[rank - 1])

@@ -36,6 +36,10 @@ from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.readable_rows import candidates
 from securefed.errors import SecureFedError, TranscriptError
 
+_RANK_TOLERANCE = 1e-9
+"""Singular values of the Jacobian below this share of the largest do not count for the rank; finite differences have
+errors of about this size.
+"""
 _FEWEST_STEPS = 8
 """Number of steps below which a fit with derivatives from differences is refused, since it would hardly converge."""
 _READ_STARTS = 2
@@ -131,7 +135,7 @@ class FitRows:
             [_AllRows(replay)],
             replay.messages,
             islice(self._starts(replay, rng), starts),
-            SearchLimits(steps, goal, StallLimit(1e-3), enough=enough),
+            SearchLimits(steps, goal, StallLimit(1e-3), enough=enough, singular=_RANK_TOLERANCE),
             replay.units.unit,
             _prior(replay) if replay.noise.any() else None,
         )

@@ -121,6 +121,12 @@ def test_a_simulated_run_of_faps_is_the_clients_own_and_its_derivative():
     assert_differentiated(sender, x)
 
 
+def test_messages_that_show_nothing_have_rank_zero():
+    for nothing in (np.zeros((0, 0)), np.zeros((5, 3))):
+        rank, condition = jacobian_rank(nothing, 3)
+        assert rank == 0 and np.isnan(condition)
+
+
 def assert_differentiated(sender, x):
     step = 1e-6 * np.abs(x).max()
     direction = RNG.normal(size=len(x))
