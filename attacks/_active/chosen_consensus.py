@@ -149,7 +149,7 @@ class ChosenConsensus:
             added = [float(np.linalg.norm(r.total - s.sum(axis=0))) for r, s in zip(system.rounds, alike, strict=True)]
             unit = system.spread(np.maximum(added, max(1e-12, float(np.median(added)))))
             start = (mean + self._differences(system, mean)).ravel()
-        end = fit([system], system.observed, [start], SearchLimits(self.steps, _GOAL, _PATIENCE), unit)
+        end = fit([system], system.observed, [start], SearchLimits(self.steps, _GOAL, _PATIENCE, curved=False), unit)
         largest = (2.0 * target.public.feature_bound) ** 2
         distances = np.clip(np.nan_to_num(end.points[0].reshape(count, -1)), 0.0, largest)
         return Reconstruction(

@@ -201,7 +201,7 @@ class DistanceFit:
     def _fit_rounds(self, system: GraphSimulation, point: Array) -> Fit:
         """Fit all rounds of `system` from `point`; complete what one client's messages do not determine."""
         hidden = system.hidden
-        search = SearchLimits(self.steps, *((_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)))
+        search = SearchLimits(self.steps, *((_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)), curved=False)
         for _ in range(_COMPLETIONS if len(hidden) else 0):
             end = fit([system], system.observed, [point], search, system.unit)
             if not np.isfinite(end.residual):

@@ -145,7 +145,7 @@ def posterior_mode(
         others: further starts, the distances of all members, flat.
     """
     prior, noises = DistancePrior.of(system), _noises(system)
-    quick, slow = (SearchLimits(steps, _GOAL, patience, _LEAST_DECREASE) for patience in (_QUICK, _SLOW))
+    quick, slow = (SearchLimits(steps, _GOAL, patience, _LEAST_DECREASE, curved=False) for patience in (_QUICK, _SLOW))
     best = _search(system, prior, np.zeros(prior.unknowns), noises, quick, grow=True)
     starts = [(start, noises[-1:], slow) for start in others]
     if prior.members > 1:

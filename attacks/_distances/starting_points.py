@@ -84,5 +84,5 @@ def pooled(system: GraphSimulation) -> Array:
     single = replace(
         system, rounds=(replace(first_round, total=share * first_round.total, members=member),), members=member
     )
-    found = fit([single], single.observed, [guess], SearchLimits(20, 1e-13, StallLimit(1.0)), single.unit)
+    found = fit([single], single.observed, [guess], SearchLimits(20, 1e-13, StallLimit(1.0), curved=False), single.unit)
     return found.points[0] if np.isfinite(found.residual) else guess

@@ -24,6 +24,7 @@ from securefed.attacks._engine.forward import DualArray
 from securefed.attacks._fitting.levenberg_marquardt import (
     GeodesicAcceleration,
     LeastSquaresFit,
+    NielsenDamping,
     StallLimit,
     levenberg_marquardt,
 )
@@ -108,6 +109,8 @@ class SearchLimits:
         least: relative decrease of the norm below which a step is the last; with noise the norm does not fall to 0.
         enough: norm of the residual below which no further start is tried.
         singular: share of the Jacobian's largest singular value below which others count as zero.
+        curved: whether steps are of second order, which follow curved valleys; where the messages are piecewise linear,
+            damped steps end nearer to round-off, and sooner.
     """
 
     jacobians: int = 60
@@ -116,6 +119,7 @@ class SearchLimits:
     least: float = 0.0
     enough: float = PROOF
     singular: float = _FULL_RANK
+    curved: bool = True
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,7 @@ def fit(
             residual=messages.residual,
             patience=search.patience,
             least=search.least,
-            stepper=GeodesicAcceleration(messages.residual),  # second-order steps, which follow curved valleys
+            stepper=GeodesicAcceleration(messages.residual) if search.curved else NielsenDamping(),
         )
         best = found if best is None or found.norm < best.norm else best
         if best.norm < search.enough:

@@ -135,7 +135,7 @@ class FitRows:
             [_AllRows(replay)],
             replay.messages,
             islice(self._starts(replay, rng), starts),
-            SearchLimits(steps, goal, StallLimit(1e-3), enough=enough, singular=_RANK_TOLERANCE),
+            SearchLimits(steps, goal, StallLimit(1e-3), enough=enough, singular=_RANK_TOLERANCE, curved=False),
             replay.units.unit,
             _prior(replay) if replay.noise.any() else None,
         )
