@@ -48,7 +48,8 @@ from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.starting_points import pooled
 from securefed.attacks._engine import DualArray
-from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
+from securefed.attacks._engine.fit import SearchLimits, fit
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks.views import ACTIVE_SERVER
 
 _LIFT = 10.0
@@ -140,29 +141,21 @@ class ChosenConsensus:
         view = View(ACTIVE_SERVER, None, tuple(rounds), rounds[-1].broadcast)
         system = replace(GraphSimulation.of(view, target), counted=1)
         mean = pooled(system.first(1))
-        shape = (len(system.members), system.edges)
-        units = None  # of a single member the first round shows all; its unit is what a message shows of distances
-        if shape[0] > 1:
-            alike = system.sent(np.tile(mean, (shape[0], 1)))
+        count, start = len(system.members), mean
+        unit = system.unit  # of a single member the first round shows all: what a message shows of distances
+        if count > 1:
+            alike = system.messages(np.tile(mean, (count, 1)))
             # What the members' differences add to a message. It is 0 in the first round, which shows their mean alone
             added = [float(np.linalg.norm(r.total - s.sum(axis=0))) for r, s in zip(system.rounds, alike, strict=True)]
-            least = max(1e-12, float(np.median(added)))
-            units = [np.full(r.total.size, max(size, least)) for r, size in zip(system.rounds, added, strict=True)]
-
-        def residual(point: Array, slope: bool = False) -> tuple[Array, Array]:
-            return system.residual_and_jacobian(point.reshape(shape), slope=slope, units=units)
-
-        start = mean + self._differences(system, mean) if shape[0] > 1 else mean[None]
-        end = levenberg_marquardt(
-            lambda point: residual(point, slope=True), start.ravel(), steps=self.steps, goal=_GOAL,
-            residual=lambda point: residual(point)[0], patience=_PATIENCE,
-        )  # fmt: skip
+            unit = system.spread(np.maximum(added, max(1e-12, float(np.median(added)))))
+            start = (mean + self._differences(system, mean)).ravel()
+        end = fit([system], system.observed, [start], SearchLimits(self.steps, _GOAL, _PATIENCE, curved=False), unit)
         largest = (2.0 * target.public.feature_bound) ** 2
-        distances = np.clip(np.nan_to_num(end.point.reshape(shape)), 0.0, largest)
+        distances = np.clip(np.nan_to_num(end.points[0].reshape(count, -1)), 0.0, largest)
         return Reconstruction(
             self.secret,
             np.concatenate(edges_of(target.public.features).adjacency(distances)),
-            residual=float(end.norm),
+            residual=end.residual,
             unknowns=distances.size,
             members=frozenset(system.members),
         )
@@ -174,7 +167,7 @@ class ChosenConsensus:
         """
         edges, count = system.edges, len(system.members)
         one = replace(system, members=system.members[:1])
-        alike = np.array([sent[0] for sent in one.sent(mean[None])])[1:]
+        alike = np.array([sent[0] for sent in one.messages(mean[None])])[1:]
         weight, graph = alike[:, edges], alike[:, :edges] / alike[:, edges:]
         totals = np.array([item.total for item in system.rounds[1:]])
         weights = totals[:, edges] - count * weight
@@ -195,7 +188,7 @@ class ChosenConsensus:
             _, vectors = np.linalg.eig(three @ np.linalg.pinv(one_))
             changes = np.linalg.solve((vectors / vectors[-1]).real, one_)[:, :edges]
             # derivative of the graph after the first of the later rounds by the distances
-            sent: Any = one.first(2).sent(cast(Array, DualArray(mean[None], np.eye(edges))))[1]
+            sent: Any = one.first(2).messages(cast(Array, DualArray(mean[None], np.eye(edges))))[1]
             slope = (sent[0, :edges] / sent[0, edges:]).slopes
             return np.asarray(np.linalg.solve(slope, changes.T).T)
         except np.linalg.LinAlgError:

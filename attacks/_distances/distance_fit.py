@@ -21,6 +21,7 @@ round. Every norm of a residual below, and every threshold on one, is in this un
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
@@ -35,11 +36,8 @@ from securefed.attacks._distances.distance_completion import complete_undetermin
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.posterior_mode import posterior_mode
 from securefed.attacks._distances.starting_points import starting_points
-from securefed.attacks._fitting.levenberg_marquardt import (
-    LeastSquaresFit,
-    StallLimit,
-    levenberg_marquardt,
-)
+from securefed.attacks._engine.fit import Fit, SearchLimits, fit
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks._requirements import too_large, why_incomplete
 from securefed.errors import TranscriptError
 
@@ -52,8 +50,6 @@ _LONG, _SHORT = StallLimit(0.03), StallLimit(0.03, far=5, close=5)
 """Number of Jacobians within which a search must halve its residual, or it is given up. `_LONG`: 12 while the residual
 is above .03 (far), 40 below (close). `_SHORT`, where messages leave distances open: 5. There further searches follow,
 and 12 in place of 5 take twice as long at 30 columns for the same errors."""
-_RANK_TOLERANCE = 1e-12
-"""Relative size below which a singular value of the Jacobian counts as zero: round-off of a simulation is 1e-14."""
 _STAGES = (1, 2, 3, 6, 14)
 """Numbers of first rounds that are fitted one after the other, for one client."""
 _HOPELESS = 0.3
@@ -156,18 +152,16 @@ class DistanceFit:
         self._check_memory(system)
         if any(item.clips or any(item.noise.values()) for item in observed.rounds):
             return self._distorted(system, rng)
-        _, distances, jacobian = self._search(system, rng)
-        return self._reconstruction(system, distances, jacobian)
+        return self._reconstruction(system, self._search(system, rng).points[0])
 
-    def _search(self, system: GraphSimulation, rng: np.random.Generator) -> tuple[float, Array, Array]:
-        """Return the norm of the residual, the distances (members, edges) and the Jacobian of the best start's fit."""
-        best: tuple[float, Array, Array] | None = None
+    def _search(self, system: GraphSimulation, rng: np.random.Generator) -> Fit:
+        """Return the best start's fit."""
+        best: Fit | None = None
         tries = (self.starts if len(system.members) > 1 else _ALONE) if isinstance(system.method, PPGL) else 1
         for start in islice(starting_points(system, rng), tries):
-            fitted = self._fit(system, start)
-            if best is None or fitted[0] < best[0]:
-                best = fitted
-            if best[0] <= SOLVED:
+            found = self._fit(system, start.ravel())
+            best = found if best is None or found.residual < best.residual else best
+            if best.residual <= SOLVED:
                 break
         assert best is not None
         return best
@@ -177,79 +171,61 @@ class DistanceFit:
         system = system.first(self.rounds)
         others: tuple[Array, ...] = ()  # further starts
         # at least as many equations as unknowns, and little noise beside what the messages show of the data
-        if system.determined and system.noise_to_signal < _QUIET:
-            residual, distances, jacobian = self._search(system, rng)
-            if residual <= SOLVED:
-                return self._reconstruction(system, distances, jacobian)
-            others = (distances,)
+        if len(system.observed) >= system.count and system.noise_to_signal < _QUIET:
+            found = self._search(system, rng)
+            if found.residual <= SOLVED:
+                return self._reconstruction(system, found.points[0])
+            others = (found.points[0],)
         end = posterior_mode(system, rng, self.steps, others)
-        found = self._reconstruction(system, end.distances, system.residual_and_jacobian(end.distances)[1])
-        return replace(found, diagnostics={**found.diagnostics, **(end.report() if system.noise_to_signal else {})})
+        out = self._reconstruction(system, end.distances)
+        return replace(out, diagnostics={**out.diagnostics, **(end.report() if system.noise_to_signal else {})})
 
-    def _fit(self, system: GraphSimulation, start: Array) -> tuple[float, Array, Array]:
+    def _fit(self, system: GraphSimulation, point: Array) -> Fit:
         """Fit from one start, with more and more rounds fitted together.
 
         Returns:
-            Norm of the residual of all fitted rounds, infinite where it is no number; distances; Jacobian.
+            The fit of all rounds; its residual is infinite where it is no number.
         """
-        most, count, point = min(self.rounds, len(system.rounds)), len(system.members), start.ravel()
+        most, count = min(self.rounds, len(system.rounds)), len(system.members)
         stages = _STAGES if count == 1 else (count, count + 1, 2 * count, self.rounds)
         for stage in sorted({min(k, most) for k in stages}):
             end = self._fit_rounds(system.first(stage), point)
-            if not np.isfinite(end.norm):
+            if not np.isfinite(end.residual):
                 break
-            point = end.point
-            if stage == most or end.norm > _HOPELESS * np.sqrt(stage):
+            point = end.points[0]
+            if stage == most or end.residual > _HOPELESS * np.sqrt(stage):
                 break
-        residual, jacobian = system.first(most).residual_and_jacobian(point.reshape(start.shape))
-        norm = float(np.linalg.norm(residual))
-        return norm if np.isfinite(norm) else np.inf, point.reshape(start.shape), jacobian
+        whole = system.first(most)
+        return fit([whole], whole.observed, [point], SearchLimits(0), whole.unit)
 
-    def _fit_rounds(self, system: GraphSimulation, point: Array) -> LeastSquaresFit:
+    def _fit_rounds(self, system: GraphSimulation, point: Array) -> Fit:
         """Fit all rounds of `system` from `point`; complete what one client's messages do not determine."""
-        shape, hidden = (len(system.members), system.edges), system.hidden
-        goal, patience = (_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)
-
-        def linearised(p: Array) -> tuple[Array, Array]:
-            return system.residual_and_jacobian(p.reshape(shape))
-
-        def residual(p: Array) -> Array:
-            return system.residual_and_jacobian(p.reshape(shape), slope=False)[0]
-
-        def search(point: Array) -> LeastSquaresFit:
-            return levenberg_marquardt(
-                linearised, point, steps=self.steps, goal=goal, residual=residual, patience=patience
-            )
-
+        hidden = system.hidden
+        search = SearchLimits(self.steps, *((_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)), curved=False)
         for _ in range(_COMPLETIONS if len(hidden) else 0):
-            end = search(point)
-            if not np.isfinite(end.norm):
+            end = fit([system], system.observed, [point], search, system.unit)
+            if not np.isfinite(end.residual):
                 return end
-            point = complete_undetermined(edges_of(system.public.features), end.point, hidden, end.jacobian)
-            if np.linalg.norm(point - end.point) < _SETTLED * np.linalg.norm(point):
+            point = complete_undetermined(edges_of(system.public.features), end.points[0], hidden, end.jacobian)
+            if np.linalg.norm(point - end.points[0]) < _SETTLED * np.linalg.norm(point):
                 break
-        return search(point)
+        return fit([system], system.observed, [point], search, system.unit)
 
-    def _reconstruction(self, system: GraphSimulation, distances: Array, jacobian: Array) -> Reconstruction:
-        """Report distances (members, edges), clipped to their range, as (vertices, vertices) matrices, stacked."""
-        rank, condition = 0, float("nan")
-        if jacobian.size and np.isfinite(jacobian).all():
-            values = np.linalg.svd(jacobian, compute_uv=False)
-            kept = values[values > _RANK_TOLERANCE * values[0]]
-            rank, condition = int(kept.size), float(kept[0] / kept[-1]) if kept.size else float("nan")
+    def _reconstruction(self, system: GraphSimulation, x: Array) -> Reconstruction:
+        """Report the distances of all members, flat, clipped to their range, as (vertices, vertices) matrices."""
+        part = system.first(self.rounds)
+        found = fit([part], part.observed, [x], SearchLimits(0), part.unit)
         edges = edges_of(system.public.features)
         # mean squared differences of two features within [-bound, bound]
         largest = (2.0 * system.public.feature_bound) ** 2
-        inside = np.clip(np.nan_to_num(distances), 0.0, largest)
-        part = system.first(self.rounds)
-        residual = part.residual_and_jacobian(distances, slope=False)[0]
+        inside = np.clip(np.nan_to_num(x), 0.0, largest).reshape(-1, edges.count)
         return Reconstruction(
             self.secret,
             np.concatenate(edges.adjacency(inside)),
-            residual=float(np.linalg.norm(residual) / np.sqrt(len(part.rounds))),
-            rank=rank,
-            unknowns=distances.size,
-            condition=condition,
+            residual=found.residual / math.sqrt(len(part.rounds)),
+            rank=found.rank,
+            unknowns=x.size,
+            condition=found.condition,
             members=frozenset(system.members),
             diagnostics={"rounds": len(part.rounds), "bounded only": len(system.hidden)},
         )

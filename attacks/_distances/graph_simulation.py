@@ -85,7 +85,7 @@ class GraphRound:
 
 @dataclass(frozen=True)
 class GraphSimulation:
-    """The equations `simulated sum = observed sum` of all rounds, with the members' distances as unknowns.
+    """The sums of all rounds as a function of the members' distances, a `Simulation` of all members together.
 
     Attributes:
         method: the graph learning method.
@@ -123,7 +123,7 @@ class GraphSimulation:
         """Return the number of unknown distances of each member."""
         return edges_of(self.public.features).count
 
-    def sent(self, distances: Array) -> list[Array]:
+    def messages(self, distances: Array) -> list[Array]:
         """Simulate the message of each member in each round, (members, size); 0 where it takes no part.
 
         Args:
@@ -176,7 +176,7 @@ class GraphSimulation:
 
         The unit is the distance of the observed sum from the sum for `stationary` distances, where graphs do not move.
         """
-        pairs = zip(self.rounds, self.sent(self.stationary), strict=True)
+        pairs = zip(self.rounds, self.messages(self.stationary), strict=True)
         return tuple(
             max(
                 float(np.linalg.norm(round_.total - value.sum(axis=0))),
@@ -186,40 +186,51 @@ class GraphSimulation:
             for round_, value in pairs
         )
 
-    def residual_and_jacobian(
-        self, distances: Array, *, slope: bool = True, units: Sequence[Array] | None = None
-    ) -> tuple[Array, Array]:
-        """Return the residual, in the units of each round, and its Jacobian (equations, members * edges).
-
-        Args:
-            distances: (members, edges).
-            slope: True to compute the Jacobian, False to return an empty one.
-            units: for each round the units of its entries, (size,); `None` uses `signals`.
-        """
-        units = (
-            [np.full(round_.total.size, unit) for round_, unit in zip(self.rounds, self.signals, strict=True)]
-            if units is None
-            else units
-        )
-        if not slope:
-            sent = self.sent(distances)
-            return self._residual([value.sum(axis=0) for value in sent], units), np.zeros((0, 0))
-        # direction e moves distance e of every member at once: a member's message depends on its own distances alone
-        sent = self.sent(cast(Array, DualArray(distances, np.eye(self.edges))))
-        # from (members, size, edges) to (size, members * edges), over the unit
-        slopes = [np.broadcast_to(slopes_of(value), (*value.shape, self.edges)).transpose(1, 0, 2) for value in sent]
-        jacobian = [d.reshape(len(d), -1) / unit[:, None] for d, unit in zip(slopes, units, strict=True)]
-        return self._residual([value_of(value).sum(axis=0) for value in sent], units), np.concatenate(jacobian)
-
-    def _residual(self, totals: Sequence[Array], units: Sequence[Array]) -> Array:
-        """Return (simulated - observed sum) / unit of all rounds, flat."""
-        rounds = zip(self.rounds, totals, units, strict=True)
-        return np.concatenate([(total - round_.total) / unit for round_, total, unit in rounds])
+    @property
+    def count(self) -> int:
+        """Return the number of unknowns."""
+        return len(self.members) * self.edges
 
     @property
-    def determined(self) -> bool:
-        """Return whether there are at least as many equations as unknowns."""
-        return sum(round_.total.size for round_ in self.rounds) >= len(self.members) * self.edges
+    def determined(self) -> int:
+        """Return the number of unknowns: which of them no message shows is not known."""
+        return self.count
+
+    def sent(self, x: Array) -> Array:
+        """Return the simulated sums of all rounds, flat, (equations,), for the distances of all members, flat."""
+        sums = [message.sum(axis=0) for message in self.messages(x.reshape(-1, self.edges))]
+        return np.concatenate(sums)
+
+    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
+        """Return `sent`, and its derivative (equations, members * edges)."""
+        # direction e moves distance e of every member at once: a member's message depends on its own distances alone
+        messages = self.messages(cast(Array, DualArray(x.reshape(-1, self.edges), np.eye(self.edges))))
+        # from (members, size, edges) to (size, members * edges)
+        shapes = [(*value.shape, self.edges) for value in messages]
+        slopes = [
+            np.broadcast_to(slopes_of(value), shape).transpose(1, 0, 2).reshape(shape[1], -1)
+            for value, shape in zip(messages, shapes, strict=True)
+        ]
+        return np.concatenate([value_of(value).sum(axis=0) for value in messages]), np.concatenate(slopes)
+
+    @cached_property
+    def observed(self) -> Array:
+        """Return the observed sums of all rounds, flat, (equations,)."""
+        return np.concatenate([round_.total for round_ in self.rounds])
+
+    @cached_property
+    def unit(self) -> Array:
+        """Return for each equation the signal of its round, (equations,)."""
+        return self.spread(self.signals)
+
+    @cached_property
+    def noise(self) -> Array:
+        """Return the standard deviation of each equation's noise, (equations,)."""
+        return np.concatenate([np.broadcast_to(round_.noise, round_.total.shape) for round_ in self.rounds])
+
+    def spread(self, of_rounds: Sequence[float]) -> Array:
+        """Return a number of each round for each of its equations, (equations,)."""
+        return np.repeat(of_rounds, [round_.total.size for round_ in self.rounds])
 
     @property
     def noise_to_signal(self) -> float:

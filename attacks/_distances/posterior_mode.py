@@ -25,7 +25,8 @@ import numpy as np
 
 from securefed._tensors import Array
 from securefed.attacks._distances.graph_simulation import GraphSimulation
-from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
+from securefed.attacks._engine.fit import Prior, SearchLimits, fit
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 
 _LEVEL, _SHARED, _OWN = 0.4, 0.3, 0.1
 """Standard deviations of the prior, relative to the level: of all distances together, of an edge in all clients, of an
@@ -115,7 +116,7 @@ class PosteriorMode:
     """The most likely distances that a search found.
 
     Attributes:
-        distances: (members, edges).
+        distances: those of all members, flat.
         objective: twice the negative log posterior, up to a constant.
         chi_square: ||(simulated - observed) / noise||^2, about `equations` if the noise explains the difference.
         equations: number of entries in the messages.
@@ -141,46 +142,72 @@ def posterior_mode(
         system: the observed rounds.
         rng: generator of the random differences.
         steps: largest number of Jacobians of a search, at each assumed noise.
-        others: further starts, (members, edges) each.
+        others: further starts, the distances of all members, flat.
     """
-    prior, stages = DistancePrior.of(system), _noises(system)
-    best = _search(system, prior, np.zeros(prior.unknowns), stages, steps, _QUICK, grow=True)
-    starts = [(start, stages[-1:], _SLOW) for start in others]
+    prior, noises = DistancePrior.of(system), _noises(system)
+    quick, slow = (SearchLimits(steps, _GOAL, patience, _LEAST_DECREASE, curved=False) for patience in (_QUICK, _SLOW))
+    best = _search(system, prior, np.zeros(prior.unknowns), noises, quick, grow=True)
+    starts = [(start, noises[-1:], slow) for start in others]
     if prior.members > 1:
-        difference = rng.normal(size=best.distances.shape)
-        starts.append(
-            (best.distances * (1 + _MEMBER_DIFFERENCE * (difference - difference.mean(axis=0))), stages[-2:], _QUICK)
-        )
-    for start, last_stages, patience in starts:
-        other = _search(system, prior, prior.point(start), last_stages, steps, patience)
+        difference = rng.normal(size=(prior.members, prior.edges))
+        difference = 1 + _MEMBER_DIFFERENCE * (difference - difference.mean(axis=0))
+        starts.append((best.distances * difference.ravel(), noises[-2:], quick))
+    for start, last_noises, search in starts:
+        point = prior.point(start.reshape(prior.members, -1))
+        other = _search(system, prior, point, last_noises, search)
         if other.objective < best.objective:
             best = other
     return best
 
 
-def _noises(system: GraphSimulation) -> list[list[Array]]:
-    """Return the noise that each search in turn assumes, from large to the stated one.
+def _noises(system: GraphSimulation) -> list[Array]:
+    """Return the noise that each search in turn assumes for each equation, from large to the stated one."""
+    sizes = system.spread(
+        [max(float(np.linalg.norm(round_.total)) / np.sqrt(round_.total.size), 1e-300) for round_ in system.rounds]
+    )  # root mean square of the entries of each message
+    stated = np.maximum(system.noise, _LEAST_NOISE * sizes)
+    raised = [np.maximum(stated, assumed * sizes) for assumed in _ASSUMED_NOISES]
+    return [*(noise for noise in raised if (noise > stated).any()), stated]
 
-    For each search, a list with the standard deviations of the entries of each round's message, (size,).
+
+@dataclass(frozen=True)
+class _Simulation:
+    """The messages as a function of (g, a, b); a `Simulation`.
+
+    Attributes:
+        system: the observed rounds.
+        prior: prior of the distances.
     """
-    # root mean square of the entries of each message
-    sizes = [max(float(np.linalg.norm(round_.total)) / np.sqrt(round_.total.size), 1e-300) for round_ in system.rounds]
-    stated = [np.maximum(round_.noise, _LEAST_NOISE * size) for round_, size in zip(system.rounds, sizes, strict=True)]
-    stages = []
-    for assumed in _ASSUMED_NOISES:
-        raised = [np.maximum(noise, assumed * size) for noise, size in zip(stated, sizes, strict=True)]
-        if any((larger > noise).any() for larger, noise in zip(raised, stated, strict=True)):
-            stages.append(raised)
-    return [*stages, stated]
+
+    system: GraphSimulation
+    prior: DistancePrior
+
+    @property
+    def count(self) -> int:
+        """Return the number of entries of (g, a, b)."""
+        return self.prior.unknowns
+
+    @property
+    def determined(self) -> int:
+        """Return the number of distances."""
+        return self.system.count
+
+    def sent(self, x: Array) -> Array:
+        """Return the sums of all rounds, flat."""
+        return self.system.sent(self.prior(x).ravel())
+
+    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
+        """Return `sent` and its derivative."""
+        sent, tangents = self.system.sent_and_tangents(self.prior(x).ravel())
+        return sent, self.prior.slope(tangents)
 
 
 def _search(
     system: GraphSimulation,
     prior: DistancePrior,
     point: Array,
-    stages: list[list[Array]],
-    steps: int,
-    patience: StallLimit,
+    noises: list[Array],
+    search: SearchLimits,
     *,
     grow: bool = False,
 ) -> PosteriorMode:
@@ -190,34 +217,17 @@ def _search(
         system: the observed rounds.
         prior: prior of the distances.
         point: (g, a, b) at which the search starts.
-        stages: for each search in turn the assumed noise, as `_noises` returns it.
-        steps: largest number of Jacobians of a search.
-        patience: limit on a search without progress.
+        noises: for each search in turn the assumed noise, as `_noises` returns it.
+        search: limits of each search.
         grow: whether search k uses only the first k rounds, except for the last, which uses all.
     """
-    # `residual` and `linearised` bind a stage's rounds and noise as defaults. The last stage has all rounds and the
-    # stated noise, so that its `residual` also gives the chi square after the loop.
-    for index, noise in enumerate(stages):
-        last = index == len(stages) - 1
-        first_rounds = system.first(index + 1) if grow and not last else system
-
-        def residual(p: Array, first_rounds: GraphSimulation = first_rounds, noise: list[Array] = noise) -> Array:
-            difference, _ = first_rounds.residual_and_jacobian(
-                prior(p), slope=False, units=noise[: len(first_rounds.rounds)]
-            )
-            return np.concatenate([difference, p])
-
-        def linearised(
-            p: Array, first_rounds: GraphSimulation = first_rounds, noise: list[Array] = noise
-        ) -> tuple[Array, Array]:
-            difference, jacobian = first_rounds.residual_and_jacobian(prior(p), units=noise[: len(first_rounds.rounds)])
-            return np.concatenate([difference, p]), np.vstack([prior.slope(jacobian), np.eye(p.size)])
-
-        end = levenberg_marquardt(
-            linearised, point, steps=steps, goal=_GOAL, residual=residual, patience=patience, least=_LEAST_DECREASE
-        )
-        if np.isfinite(end.norm):
-            point = end.point
-    chi_square = float(np.sum(residual(point)[: -prior.unknowns] ** 2))
-    equations = sum(round_.total.size for round_ in system.rounds)
-    return PosteriorMode(prior(point), chi_square + float(point @ point), chi_square, equations)
+    standard = Prior(np.eye(prior.unknowns))
+    for index, noise in enumerate(noises, start=1):
+        part = system.first(index) if grow and index < len(noises) else system
+        unit = noise[: len(part.observed)]
+        end = fit([_Simulation(part, prior)], part.observed, [point], search, unit, standard)
+        if np.isfinite(end.residual):
+            point = end.points[0]
+    distances = prior(point).ravel()
+    chi_square = float(np.sum(((system.sent(distances) - system.observed) / noises[-1]) ** 2))
+    return PosteriorMode(distances, chi_square + float(point @ point), chi_square, len(system.observed))

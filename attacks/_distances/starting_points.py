@@ -27,7 +27,8 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.algorithms._graph.igl import IGL
 from securefed.attacks._distances.graph_simulation import GraphSimulation
-from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
+from securefed.attacks._engine.fit import SearchLimits, fit
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 
 _DIFFERENCE = 0.3
 """Size of the random differences between members, relative to the pooled distances. At .1, .3 and .6 eight, eight and
@@ -73,17 +74,15 @@ def pooled(system: GraphSimulation) -> Array:
     # start_weight times the members' total weight, the same number at each edge; `weight` is that total, (edges,). It
     # follows from public numbers, so that it need not be read from the observed sum's last entry, which may be rounded
     # or noised. The observed sum over this weight is the mean graph.
-    weight = system.sent(system.stationary)[0].sum(axis=0)[: system.edges] / method.start_weight
+    weight = system.messages(system.stationary)[0].sum(axis=0)[: system.edges] / method.start_weight
     guess = np.maximum(
         stationary - (first_round.total[: system.edges] / weight - method.start_weight) / total_step, 0.0
     )
     member = first_round.members[:1]
     # gamma_1 / sum gamma_i: a member's part of the sum, the same for all in the first round
-    share = float(system.sent(system.stationary)[0][0, 0]) / float(weight[0] * method.start_weight)
+    share = float(system.messages(system.stationary)[0][0, 0]) / float(weight[0] * method.start_weight)
     single = replace(
         system, rounds=(replace(first_round, total=share * first_round.total, members=member),), members=member
     )
-    fit = levenberg_marquardt(
-        lambda p: single.residual_and_jacobian(p[None]), guess, steps=20, goal=1e-13, patience=StallLimit(1.0)
-    )
-    return fit.point if np.isfinite(fit.norm) else guess
+    found = fit([single], single.observed, [guess], SearchLimits(20, 1e-13, StallLimit(1.0), curved=False), single.unit)
+    return found.points[0] if np.isfinite(found.residual) else guess

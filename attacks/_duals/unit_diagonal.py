@@ -22,6 +22,7 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.operators import off
 from securefed.attacks._duals.dual_attack import GramEstimate
 from securefed.attacks._duals.observed_steps import ObservedStep
+from securefed.attacks._engine import DualArray
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.linear import nearest_psd
 
@@ -194,7 +195,6 @@ def _images(U: Array, coordinates: SymmetricMatrices) -> Array:
 
     These are the columns of the linear equations for the coordinates of S.
     """
-    every = coordinates.times(U)  # E U, (features, coordinates, rank)
-    flat = every.reshape(len(U), -1)
-    # (features, coordinates, rank) -> (features, rank, coordinates): rows in the order of a block's flattened entries
-    return np.asarray(off(U, flat).reshape(every.shape).transpose(0, 2, 1).reshape(U.size, -1))
+    S = coordinates.matrix(DualArray.variables(np.zeros(coordinates.count)))
+    images: Array = off(U, S @ U).slopes  # (features, rank, coordinates)
+    return images.reshape(U.size, -1)

@@ -3,7 +3,8 @@
 A `Simulation` maps the coordinates x of one client's unknown (its rows, its Gram matrix, distances) to the messages
 of all rounds. Where the attacker observes sums over several clients, each has a simulation and an unknown of its own.
 `fit` minimises the norm of (sum of the simulated messages - observed messages) / unit over all of them, by
-Levenberg-Marquardt, from one start after the other.
+Levenberg-Marquardt, from one start after the other. Noise of known size is the unit; a normal prior of the coordinates
+then adds rows to the residual, and the end of the search is the most likely point.
 
 A fit is proven where it explains the messages to round-off, its Jacobian has full rank, and no direction of the
 unknowns can hide a large error. Clients that do not differ in anything public may come out in any order.
@@ -12,7 +13,7 @@ unknowns can hide a large error. Clients that do not differ in anything public m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from securefed.attacks._engine.forward import DualArray
 from securefed.attacks._fitting.levenberg_marquardt import (
     GeodesicAcceleration,
     LeastSquaresFit,
+    NielsenDamping,
     StallLimit,
     levenberg_marquardt,
 )
@@ -104,11 +106,33 @@ class SearchLimits:
         jacobians: largest number of Jacobians from each start.
         goal: norm of the residual at which a search ends.
         patience: limit after which a search without progress ends; `None` for no limit.
+        least: relative decrease of the norm below which a step is the last; with noise the norm does not fall to 0.
+        enough: norm of the residual below which no further start is tried.
+        singular: share of the Jacobian's largest singular value below which others count as zero.
+        curved: whether steps are of second order, which follow curved valleys; where the messages are piecewise linear,
+            damped steps end nearer to round-off, and sooner.
     """
 
     jacobians: int = 60
     goal: float = 1e-13
     patience: StallLimit | None = None
+    least: float = 0.0
+    enough: float = PROOF
+    singular: float = _FULL_RANK
+    curved: bool = True
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A normal prior of the coordinates x of all clients: root (x - mean) has independent standard normal entries.
+
+    Attributes:
+        root: (entries, coordinates).
+        mean: (coordinates,), or 0.
+    """
+
+    root: Array
+    mean: Array | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +146,8 @@ class Fit:
         unknowns: number of directions of all unknowns on which the messages depend.
         condition: largest over smallest of the singular values that count for `rank`.
         starts: number of starts that were tried.
+        jacobians: number of Jacobians of the best start's search.
+        jacobian: derivative of (sum of the simulated messages) / unit; empty where it is not finite.
     """
 
     points: Sequence[Array]
@@ -130,6 +156,8 @@ class Fit:
     unknowns: int
     condition: float
     starts: int
+    jacobians: int
+    jacobian: Array = field(repr=False)
 
     @property
     def proven(self) -> bool:
@@ -145,26 +173,35 @@ class Messages:
         clients: simulation of each client.
         observed: all messages as one vector, (equations,).
         unit: unit of the residual, a number or one for each equation.
+        prior: prior of the coordinates, or `None`.
     """
 
     clients: Sequence[Simulation]
     observed: Array
     unit: Array | float
+    prior: Prior | None = None
 
     def points(self, x: Array) -> list[Array]:
         """Split the coordinates of all clients into each client's."""
         return np.split(x, np.cumsum([client.count for client in self.clients])[:-1])
 
     def residual(self, x: Array) -> Array:
-        """Return (sum of the simulated messages - observed) / unit, (equations,)."""
+        """Return (sum of the simulated messages - observed) / unit, (equations,), and the entries of the prior."""
         sent = [client.sent(point) for client, point in zip(self.clients, self.points(x), strict=True)]
-        return np.asarray((np.sum(sent, axis=0) - self.observed) / self.unit)
+        residual = np.asarray((sum(sent) - self.observed) / self.unit)
+        if self.prior is None:
+            return residual
+        return np.concatenate([residual, self.prior.root @ (x - self.prior.mean)])
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
         """Return `residual` and its Jacobian, (equations, coordinates of all clients)."""
         pairs = [client.sent_and_tangents(point) for client, point in zip(self.clients, self.points(x), strict=True)]
         residual = (np.sum([sent for sent, _ in pairs], axis=0) - self.observed) / self.unit
-        return residual, np.hstack([tangents for _, tangents in pairs]) / np.reshape(self.unit, (-1, 1))
+        jacobian = np.hstack([tangents for _, tangents in pairs]) / np.reshape(self.unit, (-1, 1))
+        if self.prior is None:
+            return residual, jacobian
+        root = self.prior.root
+        return np.concatenate([residual, root @ (x - self.prior.mean)]), np.vstack([jacobian, root])
 
 
 def fit(
@@ -173,6 +210,7 @@ def fit(
     starts: Iterable[Array],
     search: SearchLimits,
     unit: Array | float | None = None,
+    prior: Prior | None = None,
 ) -> Fit:
     """Search from one start after the other until the messages are explained; return the best end.
 
@@ -181,9 +219,10 @@ def fit(
         observed: the observed messages, (equations,).
         starts: coordinates of all clients at which searches begin.
         search: limits of each search.
-        unit: unit of the residual; the norm of the messages by default.
+        unit: unit of the residual, a number or one for each equation; the norm of the messages by default.
+        prior: prior of the coordinates of all clients; then the unit is the noise.
     """
-    messages = Messages(clients, observed, (float(np.linalg.norm(observed)) or 1.0) if unit is None else unit)
+    messages = Messages(clients, observed, (float(np.linalg.norm(observed)) or 1.0) if unit is None else unit, prior)
     best: LeastSquaresFit | None = None
     tried = 0
     for start in starts:
@@ -195,15 +234,17 @@ def fit(
             goal=search.goal,
             residual=messages.residual,
             patience=search.patience,
-            stepper=GeodesicAcceleration(messages.residual),  # second-order steps, which follow curved valleys
+            least=search.least,
+            stepper=GeodesicAcceleration(messages.residual) if search.curved else NielsenDamping(),
         )
         best = found if best is None or found.norm < best.norm else best
-        if best.norm < PROOF:
+        if best.norm < search.enough:
             break
     assert best is not None
     unknowns = sum(client.determined for client in clients)
-    rank, condition = jacobian_rank(best.jacobian, unknowns)
-    return Fit(messages.points(best.point), best.norm, rank, unknowns, condition, tried)
+    jacobian = best.jacobian[: len(observed)]
+    rank, condition = jacobian_rank(jacobian, unknowns, search.singular)
+    return Fit(messages.points(best.point), best.norm, rank, unknowns, condition, tried, best.steps, jacobian)
 
 
 def unequal_starts(common: Array, clients: int, starts: int, rng: np.random.Generator) -> Iterator[Array]:
@@ -224,14 +265,15 @@ def unequal_starts(common: Array, clients: int, starts: int, rng: np.random.Gene
         yield (common + spread * (moves - moves.mean(axis=0))).reshape(-1)
 
 
-def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
+def jacobian_rank(jacobian: Array, largest: int, singular: float = _FULL_RANK) -> tuple[int, float]:
     """Return the rank of a Jacobian, at most `largest`, and its condition number, after scaling columns to length 1.
 
-    The condition number is over the `rank` largest singular values; both are 0 and NaN for an empty Jacobian.
+    The condition number is over the `rank` largest singular values. Rank and condition are 0 and NaN for a Jacobian
+    that is empty or zero.
     """
-    if not jacobian.size:
+    if not jacobian.any():
         return 0, float("nan")
     scaled = jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
     s = np.linalg.svd(np.linalg.qr(scaled, mode="r") if len(scaled) > scaled.shape[1] else scaled, compute_uv=False)
-    rank = min(int(np.sum(s > _FULL_RANK * s[0])), largest)
+    rank = min(int(np.sum(s > singular * s[0])), largest)
     return rank, float(s[0] / s[rank - 1])

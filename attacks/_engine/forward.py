@@ -182,6 +182,10 @@ def _matmul(left: Any, right: Any) -> DualArray:
     return DualArray(value_of(left) @ value_of(right), product_slopes(left, right))
 
 
+_ONE: Final = 1.0
+"""A partial derivative by which slopes need not be multiplied."""
+
+
 def _unary(function: Any, slope: Callable[[Array, Array], Any]) -> Callable[[Any], DualArray]:
     """Return the rule of a function of one array; `slope` maps x and f(x) to f'(x)."""
 
@@ -198,12 +202,14 @@ def _binary(function: Any, by_first: Callable[..., Any], by_second: Callable[...
     def rule(x: Any, y: Any) -> DualArray:
         a, b = np.asarray(value_of(x)), np.asarray(value_of(y))
         value = function(a, b)
-        slopes: Any = 0.0
+        terms = []
         for item, partial in ((x, by_first), (y, by_second)):
             if isinstance(item, DualArray):
                 lifted = item.slopes.reshape(*(1,) * (value.ndim - item.ndim), *item.slopes.shape)
-                slopes = slopes + np.asarray(partial(a, b, value))[..., None] * lifted
-        return DualArray(value, slopes)
+                factor = partial(a, b, value)
+                terms.append(lifted if factor is _ONE else np.asarray(factor)[..., None] * lifted)
+        alone = terms[0].copy("K") if factor is _ONE else terms[0]  # slopes are not shared: they may change in place
+        return DualArray(value, terms[0] + terms[1] if len(terms) == 2 else alone)
 
     return rule
 
@@ -226,8 +232,8 @@ def _power_by_exponent(a: Array, b: Array, value: Array) -> Array:
 
 
 UFUNCS: Final[dict[Any, Callable[..., DualArray]]] = {
-    np.add: _binary(np.add, lambda a, b, f: 1.0, lambda a, b, f: 1.0),
-    np.subtract: _binary(np.subtract, lambda a, b, f: 1.0, lambda a, b, f: -1.0),
+    np.add: _binary(np.add, lambda a, b, f: _ONE, lambda a, b, f: _ONE),
+    np.subtract: _binary(np.subtract, lambda a, b, f: _ONE, lambda a, b, f: -1.0),
     np.multiply: _binary(np.multiply, lambda a, b, f: b, lambda a, b, f: a),
     np.divide: _binary(np.divide, lambda a, b, f: 1 / b, lambda a, b, f: -f / b),
     np.power: _binary(np.power, lambda a, b, f: b * a ** np.where(b == 0, 1, b - 1), _power_by_exponent),

@@ -379,6 +379,8 @@ class _DampedLeastSquares:
 
         s_1 is the largest singular value of the scaled Jacobian.
         """
+        if not self._top > 0:  # a zero Jacobian shows no step
+            return None
         if self._svd is not None:
             U, s, Vt = self._svd
             return np.asarray(Vt.T @ (s / (s**2 + damping * self._top) * (U.T @ target)) / self.scale)
@@ -396,5 +398,7 @@ class _DampedLeastSquares:
         if self._svd is not None:
             return float(self._svd[1][0]) ** 2
         assert self._normal is not None
+        if not self._normal.any():
+            return 0.0
         last = len(self.scale) - 1
         return float(eigsh(self._normal, k=1, v0=np.ones(last + 1), return_eigenvectors=False)[0])

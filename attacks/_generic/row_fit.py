@@ -4,7 +4,8 @@ Levenberg-Marquardt minimises the residual ||(messages(rows) - observed) / unit|
 all observed messages. Members are the clients whose sum an observed message is. messages(rows) runs the code with which
 they compute their messages, the client step (`Replay`). The units (`MessageUnits`) are scaled so that the messages of
 other rows, drawn at random, have a residual of about 1. Under a defence's noise, the vector also holds the distance of
-the rows from the attacker's best guess (`_search`). Derivatives come from torch or from finite differences. The search
+the rows from the attacker's best guess (`_prior`). Derivatives come from torch, from running the step on a
+`DualArray`, or from finite differences. The search
 has several starts, among them rows that a message contains as they are. The order of the rows is not determined.
 
 The residual is compared with three thresholds:
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -28,7 +30,8 @@ import numpy as np
 from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
-from securefed.attacks._fitting.levenberg_marquardt import LeastSquaresFit, StallLimit, levenberg_marquardt
+from securefed.attacks._engine.fit import Fit, Prior, SearchLimits, fit
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.readable_rows import candidates
 from securefed.errors import SecureFedError, TranscriptError
@@ -125,26 +128,20 @@ class FitRows:
                 "the clients' random draws change a message as much as their rows do, so that any rows would explain "
                 "it; use generic/regression instead"
             )
-        starts_allowed, steps = self._effort(replay)
-        best: LeastSquaresFit | None = None
-        starts_tried = 0
-        for start in self._starts(replay, rng):
-            if starts_tried >= starts_allowed:
-                break
-            starts_tried += 1
-            try:
-                fit = self._search(replay, start, steps)
-            except (SecureFedError, ArithmeticError, ValueError):
-                if replay.budget is not None:
-                    replay.budget.check()  # raises if the time is spent, which ends the attack
-                continue  # the client step fails on the rows of this start
-            if best is None or fit.norm < best.norm:
-                best = fit
-            if best.norm <= self._goal(replay) or (replay.prior is not None and best.norm <= _GOOD_WITH_PRIOR):
-                break
-        if best is None or not np.isfinite(best.norm):
+        starts, steps = self._effort(replay)
+        goal = max(self.goal, replay.units.rounding)
+        enough = goal if replay.prior is None else max(goal, _GOOD_WITH_PRIOR)
+        found = fit(
+            [_AllRows(replay)],
+            replay.messages,
+            islice(self._starts(replay, rng), starts),
+            SearchLimits(steps, goal, StallLimit(1e-3), enough=enough, singular=_RANK_TOLERANCE, curved=False),
+            replay.units.unit,
+            _prior(replay) if replay.noise.any() else None,
+        )
+        if not np.isfinite(found.residual):
             raise TranscriptError("the client step refused every start of the fit")
-        return self._finish(replay, best, starts_tried)
+        return self._reconstruction(replay, found, goal)
 
     def _effort(self, replay: Replay) -> tuple[int, int]:
         """Return the numbers of starts and of Jacobians a start that `calls` allows.
@@ -162,79 +159,94 @@ class FitRows:
             )
         return max(1, self.calls // (replay.calls * steps)), steps
 
-    def _goal(self, replay: Replay) -> float:
-        """Return the residual at which the search ends: `goal`, or the messages' rounding error if that is larger."""
-        return max(self.goal, replay.units.rounding)
-
-    def _search(self, replay: Replay, start: Array, steps: int) -> LeastSquaresFit:
-        """Fit from one start, with messages in units of how much they vary and rows in units of the public bound.
-
-        Under a defence's noise, the distance of the rows from the best guess is penalised: the most likely rows are
-        sought. The search stops early where the residual does not halve within so many Jacobians: 12 while it is above
-        1e-3, then 40 (`StallLimit`).
-        """
-        bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
-        unit, (guess, weight) = replay.units.unit, _guess(replay)
-
-        def linearised(point: Array) -> tuple[Array, Array]:
-            rows = point.reshape(shape) * bound
-            residual = (replay(rows) - replay.messages) / unit
-            if not np.isfinite(residual).all():
-                return residual, np.full((len(residual), point.size), np.nan)
-            jacobian = replay.jacobian(rows) * (bound / unit[:, None])
-            if not replay.noise.any():
-                return residual, jacobian
-            return np.concatenate([residual, weight * (point - guess)]), np.vstack([jacobian, np.diag(weight)])
-
-        start = start.reshape(-1) / bound
-        return levenberg_marquardt(linearised, start, steps=steps, goal=self._goal(replay), patience=StallLimit(1e-3))
-
     def _starts(self, replay: Replay, rng: np.random.Generator) -> Iterator[Array]:
-        """Yield starts: near the prior's mean, rows that the first message contains, then random rows."""
+        """Yield starts: near the prior's mean, rows that the first message contains, then random rows.
+
+        They are rows in units of the public bound, flat.
+        """
         shape, bound = (replay.rows, replay.features), replay.target.public.feature_bound
         if replay.prior is not None:  # near the best guess, so that what the rounds leave open stays at it
             spread = _PRIOR_SPREAD * replay.prior.std(axis=0)
-            yield np.clip(replay.prior.mean(axis=0) + spread * rng.normal(size=shape), -bound, bound)
+            near = replay.prior.mean(axis=0) + spread * rng.normal(size=shape)
+            yield np.clip(near / bound, -1, 1).ravel()
         for rows in candidates(replay.observed.rounds[0].message, replay.features):
             if rows.shape == shape:
-                yield np.clip(rows, -bound, bound)
+                yield np.clip(rows / bound, -1, 1).ravel()
         for index in range(self.starts):
-            yield rng.normal(scale=_SPREADS[index % len(_SPREADS)] * bound, size=shape)
+            yield rng.normal(scale=_SPREADS[index % len(_SPREADS)], size=shape).ravel()
 
-    def _finish(self, replay: Replay, best: LeastSquaresFit, starts_tried: int) -> Reconstruction:
-        """Return the best fit as a reconstruction; rows of a failed fit are clipped to the public bound."""
+    def _reconstruction(self, replay: Replay, found: Fit, goal: float) -> Reconstruction:
+        """Return the fit as a reconstruction; rows of a failed fit are clipped to the public bound."""
         bound = replay.target.public.feature_bound
-        rows = best.point.reshape(replay.rows, replay.features) * bound
-        if best.norm > self._goal(replay):
+        rows = found.points[0].reshape(replay.rows, replay.features) * bound
+        if found.residual > goal:
             rows = np.clip(np.nan_to_num(rows), -bound, bound)
-        values = np.zeros(0)
-        if best.jacobian.size and np.isfinite(best.jacobian).all():
-            values = np.linalg.svd(best.jacobian[: len(replay.messages)], compute_uv=False)  # without the penalty
-        significant = values[values > _RANK_TOLERANCE * values.max(initial=0.0)]
+        explained = max(_EXPLAINED, _GOAL_FACTOR * goal, _NOISE_FACTOR * replay.units.noise)
         return Reconstruction(
             self.secret,
             rows,
-            residual=best.norm,
-            rank=len(significant),
+            residual=found.residual,
+            rank=found.rank,
             unknowns=rows.size,
-            condition=float(significant[0] / significant[-1]) if significant.size else float("nan"),
+            condition=found.condition,
             members=frozenset(replay.members),
             diagnostics={
-                "starts": starts_tried,
-                "steps": best.steps,
+                "starts": found.starts,
+                "steps": found.jacobians,
                 "client step draws at random": not replay.deterministic,
-                "explained": best.norm
-                <= max(_EXPLAINED, _GOAL_FACTOR * self._goal(replay), _NOISE_FACTOR * replay.units.noise),
+                "explained": found.residual <= explained,
             },
         )
 
 
-def _guess(replay: Replay) -> tuple[Array, Array]:
-    """Return the prior's mean of each entry in units of the public bound, and the weight of the distance from it.
+@dataclass(frozen=True)
+class _AllRows:
+    """The messages as a function of all members' rows in units of the public bound, flat; a `Simulation`.
 
-    Both have shape (rows * features,). The weight is the noise's standard deviation over the prior's: the sum of
-    squared residuals and weighted distances is then, up to a factor, minus the log posterior density of the rows.
-    Without a prior features are taken as uniform within the bound, with standard deviation 1/sqrt(3) in its units.
+    Attributes:
+        replay: the replay of the observed rounds.
+    """
+
+    replay: Replay
+
+    @property
+    def count(self) -> int:
+        """Return the number of entries of the rows."""
+        return self.replay.rows * self.replay.features
+
+    @property
+    def determined(self) -> int:
+        """Return the number of entries: the attack does not know of directions that no message shows."""
+        return self.count
+
+    def sent(self, x: Array) -> Array:
+        """Return the messages; a single NaN where the step fails."""
+        try:
+            return self.replay(self._rows(x))
+        except (SecureFedError, ArithmeticError, ValueError):
+            self.replay.check_budget()
+            return np.full(1, np.nan)
+
+    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
+        """Return the messages and their derivatives."""
+        try:
+            sent = self.sent(x)
+            return sent, self.replay.jacobian(self._rows(x)) * self.replay.target.public.feature_bound
+        except (SecureFedError, ArithmeticError, ValueError):
+            self.replay.check_budget()
+            return np.full(1, np.nan), np.full((1, self.count), np.nan)
+
+    def _rows(self, x: Array) -> Array:
+        """Return the rows."""
+        return x.reshape(self.replay.rows, self.replay.features) * self.replay.target.public.feature_bound
+
+
+def _prior(replay: Replay) -> Prior:
+    """Return the prior of the rows, in units of the public bound.
+
+    The residual is in units of the messages, and so the prior is weighted with the noise in that unit: the sum of
+    squares is then, up to a factor, minus the log posterior density of the rows. Without a prior of the attacker's,
+    features are taken as uniform within the bound, with standard deviation 1/sqrt(3) in its units.
     """
     bound, size = replay.target.public.feature_bound, (replay.rows, replay.features)
     mean, spread = np.zeros(replay.features), np.full(replay.features, 1 / np.sqrt(3))
@@ -242,4 +254,4 @@ def _guess(replay: Replay) -> tuple[Array, Array]:
         mean = replay.prior.mean(axis=0) / bound
         spread = np.maximum(replay.prior.std(axis=0) / bound, _LEAST_DEVIATION)
     noise = float(np.sqrt(np.mean((replay.noise / replay.units.unit) ** 2)))
-    return np.broadcast_to(mean, size).ravel(), np.broadcast_to(noise / spread, size).ravel()
+    return Prior(np.diag(np.broadcast_to(noise / spread, size).ravel()), np.broadcast_to(mean, size).ravel())

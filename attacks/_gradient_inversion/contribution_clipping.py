@@ -4,8 +4,8 @@ A contribution has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), ea
 first the weights, last the bias. A block is the weights or the bias of a part. A clip replaces its blocks m by
 m min(1, norm / ||m||), with ||m|| the norm of all its blocks together.
 
-The simulation of clients (`round_simulation`) applies the clips to vectors (..., parameters) and to dual numbers: such
-vectors with their derivatives along several directions, called slopes, (directions, ..., parameters).
+The simulation of clients (`round_simulation`) applies the clips to vectors (..., parameters), which are arrays or, with
+their derivatives, a `DualArray`.
 
 A contribution is a combination of the client's rows plus a data-free summand, which the attacker knows before clipping:
 it follows from what the client received (momentum or a control variate). The clip scales both by one factor, which
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from securefed._tensors import Array
-from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
 
 _TINY = 1e-300
 """Smallest divisor, in place of zero."""
@@ -55,31 +54,18 @@ class ContributionClip:
         """Names of the parts whose weights, and not only their bias, are clipped."""
         return tuple(part for part, where in self.blocks if where.start is None)  # a bias begins behind the weights
 
-    def factors(self, values: Mapping[str, Array]) -> Array:
+    def factors(self, values: Mapping[str, Any]) -> Any:
         """Return the factors (...) that scale contributions (..., parameters)."""
-        squares = sum((np.sum(values[part][..., where] ** 2, axis=-1) for part, where in self.blocks), self.beyond)
+        squares = sum(
+            (np.sum(np.square(values[part][..., where]), axis=-1) for part, where in self.blocks), self.beyond
+        )
         return np.minimum(1.0, self.norm / np.sqrt(np.maximum(squares, _TINY)))
 
     def __call__(self, sent: Mapping[str, Any]) -> dict[str, Any]:
-        """Clip contributions (..., parameters), arrays or dual numbers."""
-        values = {part: v.value if isinstance(v, DualNumber) else v for part, v in sent.items()}
-        factors = self.factors(values)
-        # A clipped message is c m with c = norm / ||m||, so d(c m) = c dm + dc m with dc = -c <m, dm> / ||m||^2, where
-        # ||m|| = norm / c. Not clipped, c is 1 and dc is 0. `inner` is <m, dm>, (directions, ...), and so is dc.
-        inner: Array | float = 0.0
-        for part, where in self.blocks:
-            if isinstance(sent[part], DualNumber):
-                inner = inner + np.sum(sent[part].slopes[..., where] * values[part][..., where], axis=-1)
-        dc = np.where(factors < 1.0, -(factors**3) / self.norm**2, 0.0) * inner
-        out = dict(sent)
+        """Clip contributions (..., parameters), arrays or dual ones."""
+        factors, out = self.factors(sent), dict(sent)
         for part, where in self.blocks:  # a part may have two blocks, weights and bias: `out` holds the first's result
-            one = out[part]
-            if isinstance(one, DualNumber):
-                slopes = scaled(one.slopes, where, factors)
-                slopes[..., where] += dc[..., None] * values[part][..., where]
-                out[part] = DualNumber(scaled(one.value, where, factors), slopes)
-            else:
-                out[part] = scaled(one, where, factors)
+            out[part] = scaled(out[part], where, factors)
         return out
 
 
@@ -91,13 +77,11 @@ def clipped(sent: Mapping[str, Any], clips: Sequence[ContributionClip]) -> dict[
     return out
 
 
-def scaled(vectors: Array, where: slice, factors: Array | float) -> Array:
-    """Return a copy of `vectors` with the entries at `where` multiplied by factors (...)."""
-    factors = np.asarray(factors)
-    shape = np.broadcast_shapes(vectors.shape[:-1], factors.shape)
-    out = np.array(np.broadcast_to(vectors, (*shape, vectors.shape[-1])))
-    out[..., where] *= factors[..., None]
-    return out
+def scaled(vectors: Any, where: slice, factors: Any) -> Any:
+    """Return `vectors` with the entries at `where` multiplied by factors (...)."""
+    inside = np.zeros(vectors.shape[-1], bool)
+    inside[where] = True
+    return vectors * np.where(inside, factors[..., None], 1.0)
 
 
 def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Array:

@@ -6,8 +6,7 @@ and row weights v_k, the gradient of sum_k v_k loss_k + l2/2 ||W||^2 is
     dW = sum_k v_k (p_k - y_k) x_k^T + l2 W,      db = sum_k v_k (p_k - y_k).
 
 Attacks on these models simulate clients on guessed rows (`round_simulation`) and need both. Leading axes of arrays are
-free: they count clients or alternatives that are computed together. A dual number is a vector with its derivatives,
-called its slopes, along several directions.
+free: they count clients or alternatives that are computed together.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import numpy as np
 from securefed._public import Public
 from securefed._tensors import Array
 from securefed.attacks._base import Target
-from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
+from securefed.attacks._engine import DualArray
+from securefed.attacks._engine.forward import value_of
 from securefed.problems import LogisticRegression, SoftmaxRegression
 
 
@@ -81,12 +81,12 @@ class LinearModel:
         powers = np.exp(z - z.max(axis=-1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
-    def logits(self, vector: Array, x: Array) -> Array:
-        """Return the logits (..., rows, outputs) of rows x (..., rows, width)."""
-        z = x @ np.swapaxes(self.weight(vector), -1, -2)
+    def logits(self, vector: Array, x: Array, seen: int | None = None) -> Array:
+        """Return the logits (..., rows, outputs) of rows x (..., rows, width), of their first `seen` entries alone."""
+        z = x[..., :seen] @ np.swapaxes(self.weight(vector)[..., :seen], -1, -2)
         return z + np.asarray(self.offset(vector))[..., None, :] if self.bias else z
 
-    def gradient(self, vector: Array, x: Array, targets: Array, row_weights: Array) -> Array:
+    def gradient(self, vector: Array, x: Array, targets: Array, row_weights: Array, seen: int | None = None) -> Array:
         """Return the gradient of the weighted loss at the parameters `vector` (the formula at the top of this file).
 
         Args:
@@ -94,8 +94,10 @@ class LinearModel:
             x: (..., rows, width).
             targets: (..., rows, outputs), y_k.
             row_weights: (..., rows), v_k.
+            seen: number of entries of a row on which its logits depend; all by default.
         """
-        return self._summed(vector, x, (self.probabilities(self.logits(vector, x)) - targets) * row_weights[..., None])
+        slope = (self.probabilities(self.logits(vector, x, seen)) - targets) * row_weights[..., None]
+        return self._summed(vector, x, slope)
 
     def _summed(self, vector: Array, x: Array, slope: Array) -> Array:
         """Return parameters (..., size) of weights sum_k r_k x_k^T + l2 W and bias sum_k r_k.
@@ -111,28 +113,12 @@ class LinearModel:
         flat = data.reshape(*data.shape[:-2], -1)
         return np.concatenate([flat, slope.sum(axis=-2)], axis=-1) if self.bias else flat
 
-    def gradient_with_coefficients(
-        self, vector: Array | DualNumber, x: Array, targets: Array, row_weights: Array
-    ) -> DualNumber:
-        """Return `gradient`, and as its slopes (rows, ..., outputs) the c_k of dW = constant + sum_k c_k x_k^T.
-
-        At the first local step c_k = v_k (p_k - y_k). Later W itself is constant + sum_k b_k x_k^T by the steps before,
-        with the b_k given as the slopes of `vector`, so the penalty's l2 W adds l2 b_k to c_k. The arguments are those
-        of `gradient`.
-        """
-        point = vector.value if isinstance(vector, DualNumber) else vector
-        slope = (self.probabilities(self.logits(point, x)) - targets) * row_weights[..., None]
-        of_rows = np.moveaxis(slope, -2, 0)
-        if isinstance(vector, DualNumber):
-            of_rows = of_rows + self.l2 * vector.slopes
-        return DualNumber(self._summed(point, x, slope), of_rows)
-
     def gradient_by_rows(
-        self, vector: Array | DualNumber, x: Array, targets: Array, row_weights: Array, slots: slice
-    ) -> DualNumber:
+        self, vector: Array | DualArray, x: Array, targets: Array, row_weights: Array, slots: slice
+    ) -> DualArray:
         """Return `gradient` with its derivatives with respect to some of the rows.
 
-        After the first local step the parameters depend on the rows: `vector` is then a `DualNumber`, and the Hessian
+        After the first local step the parameters depend on the rows: `vector` is then a `DualArray`, and the Hessian
         of the loss times its slopes is added to the derivatives.
 
         Args:
@@ -143,9 +129,9 @@ class LinearModel:
             slots: the rows by which each member's gradient is differentiated.
 
         Returns:
-            The gradients, with slopes (slots * width, members, parameters).
+            The gradients, with slopes (members, parameters, slots * width); in memory the directions come first.
         """
-        point = vector.value if isinstance(vector, DualNumber) else vector
+        point = value_of(vector)
         members, rows, width = x.shape
         p, row_weights = self.probabilities(self.logits(point, x)), np.broadcast_to(row_weights, (members, rows))
         slope = (p - targets) * row_weights[..., None]
@@ -165,9 +151,9 @@ class LinearModel:
         column_e += slope[:, slots].swapaxes(0, 1)[:, None]
         if self.bias:
             out[..., -self.outputs :] = d_slope.reshape(len(out), members, -1)
-        if isinstance(vector, DualNumber):
-            self._add_hessian_times(vector.slopes, x, p, row_weights[:, None, None, :], out)
-        return DualNumber(self._summed(point, x, slope), out)
+        if isinstance(vector, DualArray):
+            self._add_hessian_times(np.moveaxis(vector.slopes, -1, 0), x, p, row_weights[:, None, None, :], out)
+        return DualArray(self._summed(point, x, slope), np.moveaxis(out, 0, -1))
 
     def _add_hessian_times(self, slopes: Array, x: Array, p: Array, row_weights: Array, out: Array) -> None:
         """Add to `out` the Hessian of the weighted loss times each direction of the parameters' `slopes`.

@@ -1,10 +1,9 @@
 """Differentiate proximal operators, so that an attack can simulate clients whose local steps use them.
 
-The proximal operator of a regulariser r with step s maps v to the minimiser u of s r(u) + ||u - v||^2 / 2. The
-operators here take dual numbers (vectors with their derivatives along several directions, called slopes). The values
-are computed as the clients compute them, the slopes by the derivative of the operator. Other operators than those of
-the L1 and the nuclear norm have no derivative here, and methods that use them are refused. `gradient_rounds` calls
-`differentiable` for the method that `round_simulation` then runs.
+The proximal operator of a regulariser r with step s maps v to the minimiser u of s r(u) + ||u - v||^2 / 2. That of
+the L1 norm runs on a `DualArray` as it is. That of the nuclear norm has a derivative where singular values are equal,
+too, although their vectors have none, so that it is differentiated here. Methods that use other operators are refused.
+`gradient_rounds` calls `differentiable` for the method that `round_simulation` then runs.
 """
 
 from __future__ import annotations
@@ -17,23 +16,11 @@ import numpy as np
 from securefed._tensors import Array, Layout
 from securefed.algorithms._optimization.losac_prox import LoSACProx
 from securefed.algorithms._optimization.method import GradientMethod
-from securefed.algorithms._optimization.proximal import L1, NoRegulariser, Nuclear, Regulariser, matrices
+from securefed.algorithms._optimization.proximal import L1, NoRegulariser, Nuclear, matrices
 from securefed.algorithms._optimization.scaffold_prox import ScaffoldProx
-from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
+from securefed.attacks._engine import DualArray
 
 _ProximalMethod = LoSACProx | ScaffoldProx
-
-
-@dataclass(frozen=True)
-class DifferentiableL1(L1):
-    """Soft thresholding of entries: those above the threshold keep their derivative, for the others it is 0."""
-
-    def prox(self, vector: Any, step: float, layout: Layout) -> Any:
-        """Apply the operator to an array or to dual numbers."""
-        if not isinstance(vector, DualNumber):
-            return super().prox(vector, step, layout)
-        kept = np.abs(vector.value) > step * self.weight
-        return DualNumber(super().prox(vector.value, step, layout), np.where(kept, vector.slopes, 0.0))
 
 
 @dataclass(frozen=True)
@@ -49,13 +36,13 @@ class DifferentiableNuclear(Nuclear):
     """
 
     def prox(self, vector: Any, step: float, layout: Layout) -> Any:
-        """Apply the operator to an array or to dual numbers."""
-        if not isinstance(vector, DualNumber):
+        """Apply the operator to an array or a `DualArray`."""
+        if not isinstance(vector, DualArray):
             return super().prox(vector, step, layout)
-        slopes = vector.slopes.copy()
+        slopes = np.moveaxis(vector.slopes, -1, 0).copy()  # (directions, ..., parameters)
         for matrix, along in zip(matrices(vector.value, layout), matrices(slopes, layout), strict=True):
             along[...] = _derivative(matrix, along, step * self.weight)
-        return DualNumber(super().prox(vector.value, step, layout), slopes)
+        return DualArray(super().prox(vector.value, step, layout), np.moveaxis(slopes, 0, -1))
 
 
 def _derivative(matrix: Array, along: Array, cut: float) -> Array:
@@ -88,20 +75,17 @@ def is_proximal(method: object) -> bool:
 
 
 def differentiable(method: GradientMethod) -> GradientMethod | None:
-    """Return the method for dual numbers, or `None` if its proximal operator has no known derivative.
+    """Return the method for dual arrays, or `None` if its proximal operator has no known derivative.
 
-    A `replayable` method uses `+ - *` only, which dual numbers have.
+    A `replayable` method, and soft thresholding, use operations that dual arrays have.
     """
-    if method.replayable or (isinstance(method, _ProximalMethod) and type(method.regulariser) is NoRegulariser):
+    if method.replayable:
         return method
     if not isinstance(method, _ProximalMethod):
         return None
-    known: Regulariser
-    match method.regulariser:
-        case L1(weight):
-            known = DifferentiableL1(weight)
-        case Nuclear(weight):
-            known = DifferentiableNuclear(weight)
-        case _:
-            return None
-    return replace(method, regulariser=known)
+    regulariser = method.regulariser
+    if type(regulariser) in (NoRegulariser, L1):  # a subclass may have another operator
+        return method
+    if isinstance(regulariser, Nuclear):
+        return replace(method, regulariser=DifferentiableNuclear(regulariser.weight))
+    return None

@@ -10,10 +10,10 @@ The data-free part depends on what the member received only, such as momentum or
 it is subtracted, the weights' rows (one per output) are combinations of the members' rows. So the observed messages
 show the space that the members' B rows span, and each row is sought by its B coordinates in a basis of this space
 instead of by its features (784 for MNIST). The simulation runs in those coordinates, through the clients' own code
-(`GradientMethod.steps`), with all members side by side, and on dual numbers (vectors with their derivatives, called
-slopes) for derivatives by all rows at once. A defence's clips scale each member's message afterwards
-(`contribution_clipping`). Members may have different numbers of rows: every member has as many slots for rows as the
-largest one needs, and the rest stay empty. The fit of the rows calls this module in every step (`sum_equations`).
+(`GradientMethod.steps`), with all members side by side, and on dual arrays for derivatives by all rows at once. A
+defence's clips scale each member's message afterwards (`contribution_clipping`). Members may have different numbers of
+rows: every member has as many slots for rows as the largest one needs, and the rest stay empty. The fit of the rows
+calls this module in every step (`sum_equations`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from securefed._public import Public
 from securefed._tensors import Array
 from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining
 from securefed.algorithms._optimization.model import Model
+from securefed.attacks._engine import DualArray
 from securefed.attacks._gradient_inversion.contribution_clipping import (
     ContributionClip,
     clipped,
     data_free_factors,
     scaled,
 )
-from securefed.attacks._gradient_inversion.dual_numbers import DualNumber, where
 from securefed.attacks._gradient_inversion.gradient_rounds import GradientRound, LocalRound, local_steps
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
@@ -101,7 +101,7 @@ class RoundSimulation:
         """
         return self._after_clips(self._sent(x, targets, self.model.gradient))
 
-    def totals_by_rows(self, x: Array, targets: Array, slots: slice) -> list[dict[str, DualNumber]]:
+    def totals_by_rows(self, x: Array, targets: Array, slots: slice) -> list[dict[str, DualArray]]:
         """Return `totals` with their derivatives, slopes (slots * width, members, parameters).
 
         Slope (s, e) of a member is the derivative by entry e of that member's own row in slot s of `slots`.
@@ -111,18 +111,20 @@ class RoundSimulation:
     def coefficients(self, x: Array, targets: Array) -> list[dict[str, Array]]:
         """Return by round and part the coefficients c_k of the rows in each member's message after clipping.
 
-        The arrays have shape (slots, members, outputs). `gradient_with_coefficients` puts the c_k of a gradient into
-        the slopes of its dual number, where other calls have derivatives. A message is a linear combination of the
-        local steps' gradients, and so are its c_k: they add up through the steps as derivatives would. This holds for
-        gradient steps, not where a proximal operator, which is not linear, stands between them.
+        The arrays have shape (slots, members, outputs). Each row gets further entries, 1 at its own slot, that its
+        logits do not see: the weights of a message are a combination of such rows, too, and show c_k there. This holds
+        for gradient steps, not where a proximal operator, which is not linear, stands between them.
 
         A clip multiplies its blocks by a factor, and so the c_k of the parts whose weights it clips. The factors of all
         clips are computed from the unclipped values: the clips of one round act on different tensors.
         """
-        out = []
-        for item, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_with_coefficients), strict=True):
-            values = {part: v.value for part, v in sent.items()}
-            of_rows = {part: v.slopes for part, v in sent.items()}
+        (members, slots, width), model, out = x.shape, self.model, []
+        wider, narrower = np.eye(width + slots, width), np.eye(width, width + slots)
+        marked = np.concatenate([x, np.broadcast_to(np.eye(slots), (members, slots, slots))], axis=-1)
+        all_sent = self._projected(wider)._sent(marked, targets, partial(model.gradient, seen=width))
+        for item, sent in zip(self.rounds, all_sent, strict=True):
+            values = {part: model.project(v, narrower) for part, v in sent.items()}
+            of_rows = {part: np.moveaxis(model.weight(v)[..., width:], -1, 0) for part, v in sent.items()}
             for clip in item.clips:
                 factors = clip.factors(values)[:, None]
                 of_rows |= {part: of_rows[part] * factors for part in clip.weights}
@@ -146,7 +148,7 @@ class RoundSimulation:
         simulate = self._rounds_at_once if independent and has_rows else self._rounds_in_turn
         sent = simulate(x, targets, gradient)
         return [
-            {part: where(present, value, np.zeros(1)) for part, value in out.items()} if present is not None else out
+            {part: np.where(present, value, np.zeros(1)) for part, value in out.items()} if present is not None else out
             for present, out in zip(self._present, sent, strict=True)
         ]
 
@@ -168,7 +170,7 @@ class RoundSimulation:
         work = self._work(np.tile(x, (rounds, 1, 1)), np.tile(targets, (rounds, 1, 1)), None, gradient)
         sent, _ = self.method.steps(received, (), work)
         of_round = [slice(k * members, (k + 1) * members) for k in range(rounds)]
-        return [{part: _members(value, own) for part, value in sent.items()} for own in of_round]
+        return [{part: value[own] for part, value in sent.items()} for own in of_round]
 
     def _rounds_in_turn(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
         """Simulate one round after the other: each starts from the memory that the last one left."""
@@ -181,7 +183,7 @@ class RoundSimulation:
         for item, present, work in zip(self.rounds, self._present, works, strict=True):
             sent, fresh = self.method.steps(item.received, memory, work)
             if present is not None:
-                fresh = tuple(where(present, new, old) for new, old in zip(fresh, memory, strict=True))
+                fresh = tuple(np.where(present, new, old) for new, old in zip(fresh, memory, strict=True))
             memory = fresh
             out.append(sent)
         return out
@@ -261,24 +263,27 @@ class RoundSimulation:
 
     def restricted(self, basis: Array) -> RoundSimulation:
         """Return this simulation for rows given by their coordinates in the orthonormal rows of `basis` (r, width)."""
-        rounds = tuple(
-            replace(
-                item,
-                received={part: self.model.project(value, basis) for part, value in item.received.items()},
-                total={part: self.model.project(value, basis) for part, value in item.total.items()},
-            )
-            for item in self.rounds
-        )
-        if any(item.clips for item in self.rounds):
-            data_free = self.without_rows(basis.shape[1])
-            rounds = tuple(
-                replace(item, clips=self._clips_in_coordinates(item.clips, out, basis))
-                for item, out in zip(rounds, data_free, strict=True)
-            )
+        inside = self._projected(basis)
+        if not any(item.clips for item in self.rounds):
+            return inside
+        data_free = self.without_rows(basis.shape[1])
+        rounds = [
+            replace(item, clips=self._clips_in_coordinates(item.clips, out, basis))
+            for item, out in zip(inside.rounds, data_free, strict=True)
+        ]
+        return replace(inside, rounds=tuple(rounds))
+
+    def _projected(self, basis: Array) -> RoundSimulation:
+        """Return the rounds with all vectors of parameters in coordinates of `basis`, (coordinates, width)."""
+
+        def inside(vectors: Mapping[str, Array]) -> dict[str, Array]:
+            return {part: self.model.project(value, basis) for part, value in vectors.items()}
+
+        rounds = [replace(item, received=inside(item.received), total=inside(item.total)) for item in self.rounds]
         # vectors of the memory that have an entry for each parameter are projected; others, such as flags, stay
         parameters = self.rounds[0].received["x"].size
         start = tuple(self.model.project(v, basis) if v.size == parameters else v for v in self.memory)
-        return replace(self, rounds=rounds, start=start)
+        return replace(self, rounds=tuple(rounds), start=start)
 
     def _clips_in_coordinates(
         self, clips: tuple[ContributionClip, ...], data_free: dict[str, Array], basis: Array
@@ -295,13 +300,6 @@ class RoundSimulation:
             outside[part] = np.sum((weight - weight @ basis.T @ basis) ** 2, axis=(1, 2))
         nothing = np.zeros(len(self.members))
         return tuple(replace(clip, beyond=sum((outside[part] for part in clip.weights), nothing)) for clip in clips)
-
-
-def _members(value: Any, which: slice) -> Any:
-    """Return the part of an array or dual number (..., members, entries) that belongs to some members."""
-    if isinstance(value, DualNumber):
-        return DualNumber(value.value[which], value.slopes[:, which])
-    return value[which]
 
 
 def weights_of(draw: BatchDraw, rows: int) -> Array:

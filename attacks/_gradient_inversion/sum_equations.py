@@ -211,7 +211,8 @@ class SumEquations:
             for k, out in enumerate(sent):
                 for which, (name, scale) in enumerate(self.scales.items()):
                     # (slots * width, members, size) to (size, members, slots, width)
-                    here = out[name].slopes.reshape(-1, width, members, size).transpose(3, 2, 0, 1)
+                    first = np.moveaxis(out[name].slopes, -1, 0)
+                    here = first.reshape(-1, width, members, size).transpose(3, 2, 0, 1)
                     np.multiply(here, scale, out=slopes[k, which, :, :, part])
         values = [{part: dual.value for part, dual in out.items()} for out in sent]
         used = slopes if simulation.slots.all() else slopes[:, :, :, simulation.slots]

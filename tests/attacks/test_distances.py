@@ -16,7 +16,7 @@ from securefed.attacks._base import Target
 from securefed.attacks._distances import DistanceFit, centred_gram, embedding
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.starting_points import starting_points
-from securefed.attacks._fitting.levenberg_marquardt import LeastSquaresFit
+from securefed.attacks._engine.fit import Fit, Messages
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
@@ -109,13 +109,14 @@ def test_the_simulation_of_the_true_distances_sends_what_was_sent_and_its_slope_
     federation, data, target = scene(method, clients=3, schedule=lambda k: [0, 1, 2] if k % 2 else [0, 2])
     system = GraphSimulation.of(views.sum_only(federation.transcript, None), target)
     truth = np.stack([distances(one) for one in data])
-    assert np.linalg.norm(system.residual_and_jacobian(truth)[0]) < 1e-11
+    equations = Messages([system], system.observed, system.unit)
+    assert np.linalg.norm(equations.residual(truth.ravel())) < 1e-11
     rng = np.random.default_rng(0)
-    point, along = 1.1 * truth, rng.normal(size=truth.shape)
-    residual, jacobian = system.residual_and_jacobian(point)
+    point, along = 1.1 * truth.ravel(), rng.normal(size=truth.size)
+    residual, jacobian = equations.linearised(point)
     assert np.linalg.norm(residual) > 1e-3
-    ahead, behind = (system.residual_and_jacobian(point + s * along, slope=False)[0] for s in (1e-5, -1e-5))
-    np.testing.assert_allclose(jacobian @ along.ravel(), (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-5)
+    ahead, behind = (equations.residual(point + s * along) for s in (1e-5, -1e-5))
+    np.testing.assert_allclose(jacobian @ along, (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-5)
 
 
 def test_distances_are_the_data_up_to_a_rotation() -> None:
@@ -165,12 +166,12 @@ def test_a_start_that_ends_in_no_number_does_not_replace_a_finite_fit() -> None:
 
     class TwoEnds(DistanceFit):
         def _fit_rounds(self, system, point):
-            return LeastSquaresFit(ends.pop(0), 1e9, 1, system.residual_and_jacobian)  # a norm that ends the start
+            return Fit([ends.pop(0)], 1e9, 0, 1, 1.0, 1, 1, np.zeros((0, 0)))  # a norm that ends the start
 
     for order in ((lost, found), (found, lost)):
         ends = list(order)
-        norm, point, _ = TwoEnds(starts=2)._search(system, np.random.default_rng(0))
-        assert np.isfinite(norm) and np.array_equal(point.ravel(), found) and not ends
+        best = TwoEnds(starts=2)._search(system, np.random.default_rng(0))
+        assert np.isfinite(best.residual) and np.array_equal(best.points[0], found) and not ends
 
 
 def test_starts_are_ever_new_ones_for_one_client_and_for_several() -> None:

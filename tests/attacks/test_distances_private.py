@@ -16,6 +16,7 @@ from securefed.attacks._base import Target
 from securefed.attacks._distances import DistanceFit
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.posterior_mode import DistancePrior, posterior_mode
+from securefed.attacks._engine.fit import Messages
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
@@ -68,13 +69,15 @@ def pooled(value, truth):
 def test_simulated_clips_are_the_defences_and_their_slope_is_the_derivative(defence) -> None:
     federation, truth, target = scene(PPGL(), defence, clients=3)
     system = GraphSimulation.of(views.sum_only(federation.transcript, None), target)
-    assert np.linalg.norm(system.residual_and_jacobian(truth)[0]) < 1e-11
+    equations = Messages([system], system.observed, system.unit)
+    assert np.linalg.norm(equations.residual(truth.ravel())) < 1e-11
     free = GraphSimulation.of(undistorted(views.sum_only(federation.transcript, None)), target)
-    assert np.linalg.norm(free.residual_and_jacobian(truth)[0]) > 0.1  # the clip did something
-    along = np.random.default_rng(0).normal(size=truth.shape)
-    _, jacobian = system.residual_and_jacobian(1.1 * truth)
-    ahead, behind = (system.residual_and_jacobian(1.1 * truth + s * along, slope=False)[0] for s in (1e-5, -1e-5))
-    np.testing.assert_allclose(jacobian @ along.ravel(), (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-5)
+    unclipped = Messages([free], free.observed, free.unit).residual(truth.ravel())
+    assert np.linalg.norm(unclipped) > 0.1  # the clip did something
+    point, along = 1.1 * truth.ravel(), np.random.default_rng(0).normal(size=truth.size)
+    _, jacobian = equations.linearised(point)
+    ahead, behind = (equations.residual(point + s * along) for s in (1e-5, -1e-5))
+    np.testing.assert_allclose(jacobian @ along, (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-5)
 
 
 def test_a_clip_scales_tensors_together_as_the_message_layer_does() -> None:

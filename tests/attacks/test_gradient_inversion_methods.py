@@ -25,12 +25,12 @@ from securefed.algorithms._optimization import (
 from securefed.algorithms._personalized import FLAME, Ditto, PFedMe
 from securefed.attacks import views
 from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._engine import DualArray
 from securefed.attacks._gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
-from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.losac_two_steps import two_step_problem
-from securefed.attacks._gradient_inversion.proximal_derivatives import DifferentiableL1, DifferentiableNuclear
+from securefed.attacks._gradient_inversion.proximal_derivatives import DifferentiableNuclear
 from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
@@ -166,16 +166,16 @@ def test_proximal_methods_that_store_gradients_at_the_broadcast_model_are_telesc
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 3)])
-@pytest.mark.parametrize("regulariser", [DifferentiableL1(0.3), DifferentiableNuclear(0.3)], ids=name)
+@pytest.mark.parametrize("regulariser", [L1(0.3), DifferentiableNuclear(0.3)], ids=name)
 def test_derivatives_pass_through_proximal_operators(regulariser, shape) -> None:
     rng = np.random.default_rng(0)
     layout = Layout((TensorSpec("weight", shape), TensorSpec("bias", (2,))))
     point, along = rng.normal(size=(2, 6, layout.size))
-    several = regulariser.prox(DualNumber(point, np.stack([along, 2 * along])), 1.0, layout)
+    several = regulariser.prox(DualArray(point, np.stack([along, 2 * along], axis=-1)), 1.0, layout)
     ahead, behind = (regulariser.prox(point + s * along, 1.0, layout) for s in (1e-6, -1e-6))
-    for times, slopes in zip((1, 2), several.slopes, strict=True):
+    for times, slopes in zip((1, 2), np.moveaxis(several.slopes, -1, 0), strict=True):
         np.testing.assert_allclose(slopes, times * (ahead - behind) / 2e-6, atol=1e-7)
-    plain = {"DifferentiableL1": L1, "DifferentiableNuclear": Nuclear}[name(regulariser)](0.3)
+    plain = {"L1": L1, "DifferentiableNuclear": Nuclear}[name(regulariser)](0.3)
     np.testing.assert_allclose(several.value, plain.prox(point, 1.0, layout), atol=1e-14)
 
 

@@ -13,7 +13,7 @@ from securefed.attacks._duals.joint_fit import simulated_run
 from securefed.attacks._engine.fit import jacobian_rank
 from securefed.attacks._gram import JointGram
 from securefed.attacks._gram.coordinates import SymmetricMatrices
-from securefed.attacks._gram.faps.summed_clients import FAPSSimulation
+from securefed.attacks._gram.faps.summed_clients import faps_simulation
 from securefed.attacks.scores import relative_error, subspace_baseline
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks import consensus, subspaces
@@ -113,12 +113,18 @@ def test_a_simulated_run_of_consensus_is_the_clients_own_and_its_derivative(kind
 def test_a_simulated_run_of_faps_is_the_clients_own_and_its_derivative():
     clients = subspaces.digits(6, "random", parts=2)
     observed, target = subspaces.observe(FAPS(2, inner_steps=3), clients, 8)
-    sender = FAPSSimulation.of([o.broadcast["basis"] for o in observed.rounds], target.algorithm)
-    x = sender.coordinates.coordinates(subspaces.gram(clients[0]))
+    sender = faps_simulation([o.broadcast["basis"] for o in observed.rounds], target.algorithm)
+    x = SymmetricMatrices.of(6).coordinates(subspaces.gram(clients[0]))
     messages = [o.message["product"].reshape(-1) for o in observed.rounds]
     seen = np.concatenate([*messages, [o.message["captured"] for o in observed.rounds]])
     np.testing.assert_allclose(sender.sent(x), seen, atol=1e-10 * np.abs(seen).max())
     assert_differentiated(sender, x)
+
+
+def test_messages_that_show_nothing_have_rank_zero():
+    for nothing in (np.zeros((0, 0)), np.zeros((5, 3))):
+        rank, condition = jacobian_rank(nothing, 3)
+        assert rank == 0 and np.isnan(condition)
 
 
 def assert_differentiated(sender, x):

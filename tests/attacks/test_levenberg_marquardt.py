@@ -72,6 +72,20 @@ def test_a_start_out_of_reach_is_said_to_be_so() -> None:
         assert found.norm == np.inf and found.jacobian.size == 0
 
 
+@pytest.mark.parametrize("unknowns", [2, 160])
+def test_a_search_ends_where_nothing_depends_on_the_unknowns(unknowns) -> None:
+    def constant(x):
+        return np.ones(3)
+
+    start = np.zeros(unknowns)
+    found = levenberg_marquardt(
+        lambda x: (constant(x), np.zeros((3, unknowns))), start, steps=9, goal=1e-9, residual=constant,
+        stepper=GeodesicAcceleration(constant),
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.point, start)
+    assert found.norm == pytest.approx(np.sqrt(3))
+
+
 def test_out_of_reach_trials_are_refused_on_the_way() -> None:
     def wall(x):
         return np.where(x[:1] < 0.5, np.nan, rosenbrock(x)) if x[0] < 0.5 else rosenbrock(x)

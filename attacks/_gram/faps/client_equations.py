@@ -27,24 +27,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
 from securefed.algorithms._pca.faps import FAPS
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import RoundView
+from securefed.attacks._engine.fit import ForwardSimulation
 from securefed.attacks._gram.coordinates import GramParametrisation
 from securefed.attacks._gram.faps.fit_plan import LONGEST, known_rounds, parametrisation
 from securefed.attacks._gram.faps.message_span import span_basis
-from securefed.attacks._gram.faps.simulated_client import (
-    ReceivedRounds,
-    messages,
-    messages_and_tangents,
-    received_rounds,
-)
-from securefed.errors import DivergenceError
+from securefed.attacks._gram.faps.simulated_client import ReceivedRounds, messages, received_rounds
 
 _EIGENVALUE_WEIGHT = 0.1
 """Weight of the equation lambda_1(S) = beta / beta_scale beside messages of norm 1: it only keeps a search from S = 0,
@@ -56,8 +51,7 @@ class ClientEquations:
     """Residuals of the first rounds, with S in units of lambda_1(S) and in a basis of the span of the messages.
 
     The parameter vector x holds the parameters of S, then, where the inner iterations stop by a rule, the inner counts
-    of rounds 1, 2, ... as real numbers. The scalars are the vector (tr(Z_0^T S Z_0), ..., lambda_1(S)); slopes are
-    their derivatives by the parameters of S.
+    of rounds 1, 2, ... as real numbers. The scalars are the vector (tr(Z_0^T S Z_0), ..., lambda_1(S)).
 
     Attributes:
         algorithm: the FAPS that the client runs.
@@ -118,47 +112,28 @@ class ClientEquations:
         They are (Y_k simulated - observed) / ||Y_k observed|| of each round, then those of the scalars. Where the
         simulation fails, the result is one NaN, which a search takes for an infinite norm.
         """
-        S = self.parametrisation.matrix(x[: self.parametrisation.count])
-        try:
-            sent = messages(S, x[self.parametrisation.count :], self.received)
-            captured = [float(np.vdot(Z, S @ Z)) for Z in self.received.probes]
-            scalars = np.array([*captured, np.linalg.eigvalsh(S)[-1]])
-        except (LinAlgError, DivergenceError):
-            return np.full(1, np.nan)
-        return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)])
+        return self._simulation.sent(x)
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
-        """Return `residual` and its derivative (equations, parameters).
+        """Return `residual` and its derivative (equations, parameters)."""
+        return self._simulation.sent_and_tangents(x)
 
-        Raises:
-            LinAlgError: x is out of range.
-            DivergenceError: x is out of range.
-        """
+    @property
+    def _simulation(self) -> ForwardSimulation:
+        """Return the residuals as a step in array operations."""
         size = self.parametrisation.count
-        S, directions = self.parametrisation.matrix(x[:size]), self.parametrisation.at(x[:size])
-        sent, tangents = messages_and_tangents(S, x[size:], self.received, directions)
-        scalar_residuals, slopes = self.scalar_residuals_and_slopes(x[:size])
-        # a tangent (directions, parameters, rank) becomes one row for each entry of the message
-        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=True)]
-        scalar_rows = np.zeros((len(slopes), len(x)))
-        scalar_rows[:, :size] = slopes  # the scalars do not depend on the inner counts
-        return np.concatenate([*self._relative(sent), scalar_residuals]), np.vstack([*rows, scalar_rows])
 
-    def scalar_residuals_and_slopes(self, x: Array) -> tuple[Array, Array]:
-        """Return the residuals of the scalars, which depend on S alone, and their derivative by its parameters."""
-        S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
-        values, vectors = np.linalg.eigh(S)
-        # d tr(Z^T S Z) = <Z Z^T, dS>, and d lambda_1 = <v v^T, dS> with v the leading eigenvector
-        slopes = [directions.slopes(Z @ Z.T) for Z in self.received.probes]
-        slopes.append(_EIGENVALUE_WEIGHT * directions.slopes(np.outer(vectors[:, -1], vectors[:, -1])))
-        captured = [float(np.vdot(Z, S @ Z)) for Z in self.received.probes]
-        return self._scalar_residuals(np.array([*captured, values[-1]])), np.stack(slopes)
+        def step(x: Any) -> Any:
+            S = self.parametrisation.matrix(x[:size])
+            sent = messages(S, x[size:], self.received)
+            pairs = zip(sent, self.products, self.norms, strict=True)
+            relative = [((Y - observed) / norm).reshape(-1) for Y, observed, norm in pairs]
+            return np.concatenate([*relative, self.scalar_residuals(S)])
 
-    def _scalar_residuals(self, scalars: Array) -> Array:
+        return ForwardSimulation(step, size + self.received.free_counts)
+
+    def scalar_residuals(self, S: Any) -> Any:
         """Return the simulated less the observed scalars; the observed lambda_1(S) is 1 in these units."""
-        return np.append(scalars[:-1] - self.captured, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
-
-    def _relative(self, sent: Sequence[Array]) -> list[Array]:
-        """Return the simulated less the observed messages, each over the norm of the latter."""
-        messages = zip(sent, self.products, self.norms, strict=True)
-        return [((Y - observed) / norm).reshape(-1) for Y, observed, norm in messages]
+        captured = [np.vdot(Z, S @ Z) for Z in self.received.probes]
+        scalars = np.stack([*captured, _EIGENVALUE_WEIGHT * np.linalg.eigvalsh(S)[-1]])
+        return scalars - np.append(self.captured, _EIGENVALUE_WEIGHT)

@@ -25,18 +25,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
 from securefed.algorithms._pca.operators import off, orth
 from securefed.algorithms._pca.server import BASIS, PRODUCT
 from securefed.attacks._base import RoundView
+from securefed.attacks._engine.fit import ForwardSimulation
 from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration
 from securefed.attacks._gram.faps.solved_subspace import SolvedSubspace, find_root
-from securefed.attacks._gram.tangents import crossed, horizontal, left, right
-from securefed.errors import DivergenceError
 
 
 def exact_round(
@@ -61,12 +60,9 @@ def exact_round(
     leading = np.linalg.eigh(H)[1][:, -Z.shape[1] :]
     for start in (leading, Z_in, X_in, Y_in):
         equations = _StationarityEquations.of(X_in, G_in, Z_in, Y_in, beta, start)
-        x = find_root(
-            equations.linearised,
-            np.zeros(equations.unknowns),
-            equations.residual,
-            GeodesicAcceleration(equations.residual),
-        )
+        problem = ForwardSimulation(equations, equations.unknowns)
+        stepper = GeodesicAcceleration(problem.sent)
+        x = find_root(problem.sent_and_tangents, np.zeros(problem.count), problem.sent, stepper)
         if x is not None:
             X = frame @ equations.subspace(x)
             # R X, and the block G = (I - X X^T) R X
@@ -111,37 +107,14 @@ class _StationarityEquations:
         """Return the number of entries of T."""
         return int(self.beside.shape[1] * self.start.shape[1])
 
-    def subspace(self, x: Array) -> Array:
+    def subspace(self, x: Any) -> Any:
         """Return X = orth(start + beside T), (n, rank)."""
         return orth(self.start + self.beside @ x.reshape(self.beside.shape[1], -1))
 
-    def residual(self, x: Array) -> Array:
-        """Return (right-hand side - Y) / ||Y||, flat; NaN where X is not defined."""
-        try:
-            X = self.subspace(x)
-        except (LinAlgError, DivergenceError):
-            return np.full(1, np.nan)
-        return self._relative(X)
-
-    def _relative(self, X: Array) -> Array:
-        """Return (right-hand side - Y) / ||Y|| at X, flat."""
+    def __call__(self, x: Any) -> Any:
+        """Return (right-hand side - Y) / ||Y||, flat."""
+        X = self.subspace(x)
         t = X.T @ self.Z
         RXt = self.R @ (X @ t)
-        sent = self.beta * X @ t + X @ (X.T @ (self.R @ self.Z)) + RXt - 2 * X @ (X.T @ RXt)
-        return np.asarray((sent - self.Y).reshape(-1) / float(np.linalg.norm(self.Y)))
-
-    def linearised(self, x: Array) -> tuple[Array, Array]:
-        """Return `residual` and its derivative (equations, parameters)."""
-        complement, (others, rank) = self.beside, (self.beside.shape[1], self.start.shape[1])
-        # d(start + beside T) by entry (a, j) of T: column a of `beside` in column j
-        moves = np.zeros((len(complement), others, rank, rank))
-        moves[:, :, np.arange(rank), np.arange(rank)] = complement[:, :, None]
-        X, dX = horizontal(self.start + complement @ x.reshape(others, rank), moves.reshape(len(complement), -1, rank))
-        RX, RZ, t, dt = self.R @ X, self.R @ self.Z, X.T @ self.Z, crossed(dX, self.Z)
-        a, RXt = X.T @ RZ, RX @ t
-        d_inside = crossed(dX, RXt) + left(RX.T, right(dX, t)) + left(X.T @ RX, dt)  # d(X^T) R X t + X^T R d(X t)
-        # with t = X^T Z and a = X^T R Z, the right-hand side is X (beta t + a - 2 X^T R X t) + R X t
-        d = right(dX, self.beta * t + a - 2 * X.T @ RXt) + left(self.R, right(dX, t))
-        d += left(X, self.beta * dt + crossed(dX, RZ) - 2 * d_inside) + left(RX, dt)
-        jacobian = d.transpose(0, 2, 1).reshape(-1, self.unknowns) / float(np.linalg.norm(self.Y))
-        return self._relative(X), jacobian
+        sent = self.beta * (X @ t) + X @ (X.T @ (self.R @ self.Z)) + RXt - 2 * (X @ (X.T @ RXt))
+        return (sent - self.Y).reshape(-1) / float(np.linalg.norm(self.Y))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,9 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.operators import off
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import RoundView
+from securefed.attacks._engine.fit import ForwardSimulation
 from securefed.attacks._fitting.levenberg_marquardt import levenberg_marquardt
-from securefed.attacks._gram.coordinates import GramDirections, GramParametrisation
+from securefed.attacks._gram.coordinates import GramParametrisation
 from securefed.attacks._gram.faps.client_equations import ClientEquations
 from securefed.attacks._gram.faps.near_consensus import block_deviations, evenly_spaced
 
@@ -59,7 +61,8 @@ def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Seque
     parametrisation = equations.parametrisation
     problem = _NearConsensusEquations.of(equations, evenly_spaced(rounds, _ROUNDS))
     start = parametrisation.coordinates(equations.reduced(estimate))
-    fit = levenberg_marquardt(problem.linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
+    linearised = ForwardSimulation(problem, parametrisation.count).sent_and_tangents
+    fit = levenberg_marquardt(linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
     return parametrisation.matrix(fit.point)
 
 
@@ -96,30 +99,18 @@ class _NearConsensusEquations:
             np.array([float(o.message[CAPTURED]) for o in rounds]) / equations.scale,
         )
 
-    def linearised(self, x: Array) -> tuple[Array, Array]:
-        """Return the residuals and their derivative by the parameters of S, (equations, parameters)."""
-        S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
-        values, vectors = np.linalg.eigh(S)
+    def __call__(self, x: Any) -> Any:
+        """Return the residuals, (equations,)."""
+        S = self.parametrisation.matrix(x)
         size = len(S)
-        # lambda_1(S) = 1; its derivative is that of v^T S v with the leading eigenvector v
-        residuals, slopes = [np.array([values[-1] - 1]) / _EXACT], [self._slope(directions, vectors[:, -1:])]
+        residuals = [(np.linalg.eigvalsh(S)[-1:] - 1) / _EXACT]
         for Z, block, deviation, captured in zip(self.probes, self.blocks, self.deviations, self.captured, strict=True):
-            complement = np.eye(size) - Z @ Z.T
+            SZ = S @ Z
             residuals += [
-                (complement @ S @ Z - block).reshape(-1) / deviation,
-                np.array([np.vdot(Z, S @ Z) - captured]) / _EXACT,
+                (off(Z, SZ) - block).reshape(-1) / deviation,
+                (np.vdot(Z, SZ) - captured).reshape(1) / _EXACT,
             ]
-            # (I - Z Z^T) dS Z, (directions, rank, parameters); `directions.times(Z)` is dS Z for every parameter
-            block_slopes = np.tensordot(complement, directions.times(Z), 1).transpose(0, 2, 1)
-            slopes += [block_slopes.reshape(-1, len(x)) / deviation, self._slope(directions, Z)]
         i, j = np.triu_indices(size)
         # the prior: entries of S / lambda_1 have variance 1 / size^2; those off the diagonal occur twice in S
-        weight = size * np.where(i == j, 1.0, np.sqrt(2.0))
-        residuals.append(weight * S[i, j])
-        slopes.append(weight[:, None] * directions.times(np.eye(size))[i, :, j])
-        return np.concatenate(residuals), np.vstack(slopes)
-
-    @staticmethod
-    def _slope(directions: GramDirections, Z: Array) -> Array:
-        """Return the derivative of tr(Z^T S Z), over its standard deviation."""
-        return np.asarray(directions.slopes(Z @ Z.T)[None] / _EXACT)
+        residuals.append(size * np.where(i == j, 1.0, np.sqrt(2.0)) * S[i, j])
+        return np.concatenate(residuals)

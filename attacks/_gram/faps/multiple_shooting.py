@@ -20,9 +20,7 @@ succeed. Here S and every X_k are unknown. The residuals are
 so that links (the equations that tie X_k to X_{k-1}) need not hold before the end of the search. Where the inner counts
 follow FAPS' stop rule, the rule is applied again after every step, to the S and X_{k-1} of that step.
 
-off(V, M) is (I - V V^T) M, and orth(N) the Q of N = Q R. Derivatives dV of a (features, rank) matrix by all unknowns
-are one array (features, unknowns, rank), its tangents; left(M, dV) is M dV, right(dV, R) is dV R, and horizontal(N, dN)
-returns orth(N) with its tangents.
+orth(N) is the Q of N = Q R.
 
 Source: Bock and Plitt, A multiple shooting algorithm for direct solution of optimal control problems (1984).
 """
@@ -31,23 +29,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
-from securefed.algorithms._pca.operators import off, orth
+from securefed.algorithms._pca.operators import orth
+from securefed.attacks._engine import DualArray
 from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.attacks._gram.faps.client_equations import ClientEquations
-from securefed.attacks._gram.faps.simulated_client import (
-    InnerOperator,
-    InnerOperatorDerivative,
-    iterate_by_rule,
-    mask,
-    product,
-    product_tangents,
-)
-from securefed.attacks._gram.tangents import horizontal, left, right
+from securefed.attacks._gram.faps.simulated_client import inner_operator, iterate, iterate_by_rule, product
 from securefed.errors import DivergenceError
 
 GOAL = 1e-8
@@ -152,61 +144,74 @@ class MultipleShooting:
         return counts, norm if np.isfinite(norm) else np.inf
 
     def residual(self, point: Array, counts: Array) -> Array:
-        """Return the relative residuals of the messages, of the scalars that depend on S alone, and of the links.
+        """Return the relative residuals of the messages and of the links, round by round, then those of the scalars.
+
+        Where the parameters are out of range, the result is one NaN.
 
         Args:
-            point: parameters of S and of all subspaces.
-            counts: inner counts of rounds 1, 2, ..., whole numbers.
-
-        Returns:
-            All residuals, (equations,); one NaN where the point is out of range.
+            point: parameters of S and of the subspaces.
+            counts: inner counts of rounds 1, 2, ...
         """
-        S, subspaces = self._gram_and_subspaces(point)
-        if S is None:
-            return np.full(1, np.nan)
+        x, blocks = self._split(point)
         try:
-            masks = [-off(X, S @ X) for X in subspaces]  # W = -(I - X X^T) S X
-            gaps = []  # weighted residuals of the links
-            for k in range(1, len(subspaces)):
-                V, H = subspaces[k - 1], self._operator(S, subspaces, masks, k)
-                for _ in range(int(counts[k - 1])):
-                    V = orth(H.times(V))  # ends where the link says that X_k is
-                gaps.append(_weight(counts[k - 1]) * (self._coordinates_of(k, V) - self._block(point, k)))
+            parts = [self._round(k, x, block, counts) for k, block in enumerate(blocks)]
+            scalars = self._equations.scalar_residuals(self._coordinates.matrix(x))
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
-        scalars, _ = self._equations.scalar_residuals_and_slopes(point[: self._coordinates.count])
-        return self._stack(self._relative_residuals(subspaces, masks), scalars, gaps)
+        return np.concatenate([*self._linked(parts, blocks, counts), scalars])
 
     def linearised(self, point: Array, counts: Array) -> tuple[Array, Array]:
-        """Return `residual` and its derivative (equations, parameters)."""
-        size, rounds = self._coordinates.count, len(self._received.probes)
-        S, subspaces = self._gram_and_subspaces(point)
-        assert S is not None
-        directions = self._coordinates.at(point[:size])
-        dXs = [self._subspace_tangents(point, k) for k in range(rounds)]
-        pairs = [mask(S, X, dX, directions) for X, dX in zip(subspaces, dXs, strict=True)]
-        masks, d_masks = [W for W, _ in pairs], [dW for _, dW in pairs]
-        rows, gaps, links = [], [], []
-        for k, (X, dX, W, dW) in enumerate(zip(subspaces, dXs, masks, d_masks, strict=True)):
-            dY = product_tangents(X, dX, W, dW, self._received.betas[k], self._received.probes[k])
-            rows.append(self._jacobian_rows(dY / self._norms[k], k))
-            if k:
-                H = self._operator(S, subspaces, masks, k)
-                operator_derivative = InnerOperatorDerivative(H, dXs[k - 1], d_masks[k - 1], directions)
-                V, dV = subspaces[k - 1], dXs[k - 1]
-                for _ in range(int(counts[k - 1])):
-                    V, dV = horizontal(H.times(V), operator_derivative.times(V, dV))
-                weight = _weight(counts[k - 1])
-                gaps.append(weight * (self._coordinates_of(k, V) - self._block(point, k)))
-                link = self._jacobian_rows(self._coordinate_tangents(k, V, dV), k - 1)
-                link[:, self._columns(k)] -= np.eye(self._subspace_size)
-                links.append(weight * link)
-        scalars, slopes = self._equations.scalar_residuals_and_slopes(point[:size])
-        scalar_rows = np.zeros((len(slopes), len(point)))
-        scalar_rows[:, :size] = slopes
-        return self._stack(self._relative_residuals(subspaces, masks), scalars, gaps), np.vstack(
-            [*rows, scalar_rows, *links]
-        )
+        """Return `residual` and its derivative (equations, parameters).
+
+        The equations of a round depend on S and on its own subspace alone, and those of the link to the next also on
+        the subspace of the next, linearly.
+
+        Args:
+            point: parameters of S and of the subspaces.
+            counts: inner counts of rounds 1, 2, ...
+        """
+        (x, blocks), size = self._split(point), self._coordinates.count
+        parts, jacobians = [], []
+        for k, block in enumerate(blocks):
+            unknowns = DualArray.variables(np.concatenate([x, block]))
+            part = self._round(k, unknowns[:size], unknowns[size:], counts)
+            jacobian = np.zeros((len(part), len(point)))
+            jacobian[:, :size] = part.slopes[:, :size]
+            jacobian[:, self._columns(k)] = part.slopes[:, size:]
+            if k + 1 < len(blocks):
+                link = -_weight(counts[k]) * np.eye(self._subspace_size)
+                jacobian[-len(link) :, self._columns(k + 1)] = link
+            parts.append(part.value)
+            jacobians.append(jacobian)
+        scalars = self._equations.scalar_residuals(self._coordinates.matrix(DualArray.variables(x)))
+        slopes = np.hstack([scalars.slopes, np.zeros((len(scalars), len(point) - size))])
+        return np.concatenate([*self._linked(parts, blocks, counts), scalars.value]), np.vstack([*jacobians, slopes])
+
+    def _round(self, k: int, x: Any, block: Any, counts: Array) -> Any:
+        """Return the residual of message k, then the weighted T of the subspace to which round k + 1 moves X_k.
+
+        Args:
+            k: the round.
+            x: parameters of S.
+            block: T_k, flat; empty in round 0.
+            counts: inner counts of rounds 1, 2, ...
+        """
+        received, S, X = self._received, self._coordinates.matrix(x), self._subspace(k, block)
+        sent = product(S, X, received.betas[k], received.probes[k])
+        out = [((sent - self._equations.products[k]) / self._norms[k]).reshape(-1)]
+        if k + 1 < len(received.probes):
+            H = inner_operator(S, X, received.betas[k + 1], received.probes[k + 1])
+            end = self._coordinates_of(k + 1, iterate(H, int(counts[k])))
+            out.append(_weight(counts[k]) * end.reshape(-1))
+        return np.concatenate(out)
+
+    def _linked(self, parts: Sequence[Array], blocks: Sequence[Array], counts: Array) -> list[Array]:
+        """Return the results of `_round` with each link less the weighted T at which the next round begins."""
+        begins = [_weight(count) * block for count, block in zip(counts, blocks[1:], strict=True)] + [np.zeros(0)]
+        return [
+            part - np.concatenate([np.zeros(len(part) - len(begin)), begin])
+            for part, begin in zip(parts, begins, strict=True)
+        ]
 
     @property
     def _subspace_size(self) -> int:
@@ -215,79 +220,23 @@ class MultipleShooting:
         return int((features - rank) * rank)
 
     def _columns(self, k: int) -> slice:
-        """Return the positions of T_k in the parameter vector."""
+        """Return the positions of T_k in the parameter vector: none in round 0."""
         start = self._coordinates.count + (k - 1) * self._subspace_size
-        return slice(start, start + self._subspace_size)
+        return slice(start, start + self._subspace_size) if k else slice(0)
 
-    def _block(self, point: Array, k: int) -> Array:
-        """Return T_k, (features - rank, rank)."""
-        return point[self._columns(k)].reshape(self._bases[k].shape[1], -1)
+    def _split(self, point: Array) -> tuple[Array, list[Array]]:
+        """Return the parameters of S, and T_k of each round, flat; that of round 0 is empty."""
+        x, later = point[: self._coordinates.count], point[self._coordinates.count :]
+        return x, [np.zeros(0), *later.reshape(-1, self._subspace_size)]
 
-    def _gram_and_subspaces(self, point: Array) -> tuple[Array | None, list[Array]]:
-        """Return S and the subspaces; `None` and nothing where the parameters are out of range."""
-        probes = self._received.probes
-        try:
-            S = self._coordinates.matrix(point[: self._coordinates.count])
-            later_subspaces = [orth(Z + self._bases[k] @ self._block(point, k)) for k, Z in enumerate(probes) if k]
-        except (LinAlgError, DivergenceError):
-            return None, []
-        return (S if np.isfinite(S).all() else None), [probes[0], *later_subspaces]
+    def _subspace(self, k: int, block: Any) -> Any:
+        """Return X_k from T_k; in round 0 it is the broadcast basis."""
+        Z, B = self._received.probes[k], self._bases[k]
+        return orth(Z + B @ block.reshape(B.shape[1], -1)) if k else Z
 
-    def _subspace_tangents(self, point: Array, k: int) -> Array:
-        """Return the derivatives of X_k by the parameters of S, which are zero, and by those of T_k.
-
-        The result is (features, parameters of S and of T_k, rank); X_0 = Z_0 has no T_k.
-        """
-        Z, size = self._received.probes[k], self._coordinates.count
-        if not k:
-            return np.zeros((len(Z), size, Z.shape[1]))
-        B, rank = self._bases[k], Z.shape[1]
-        d = np.zeros((len(Z), size + self._subspace_size, rank))
-        # a view of d: entry (a, j) of T_k adds column a of B to column j of Z + B T_k, and changes no other column
-        diagonal_view = d[:, size:].reshape(len(Z), B.shape[1], rank, rank)
-        diagonal_view[:, :, np.arange(rank), np.arange(rank)] = B[:, :, None]
-        return horizontal(Z + B @ self._block(point, k), d)[1]
-
-    def _jacobian_rows(self, tangents: Array, k: int) -> Array:
-        """Return tangents (rows, parameters of S and X_k, columns) as rows of the whole Jacobian.
-
-        One row for each entry (row, column), with zeros for the parameters of the other subspaces.
-        """
-        size = self._coordinates.count
-        flat = tangents.transpose(0, 2, 1).reshape(-1, tangents.shape[1])
-        out = np.zeros((len(flat), size + (len(self._received.probes) - 1) * self._subspace_size))
-        out[:, :size] = flat[:, :size]
-        if k:
-            out[:, self._columns(k)] = flat[:, size:]
-        return out
-
-    def _coordinates_of(self, k: int, V: Array) -> Array:
+    def _coordinates_of(self, k: int, V: Any) -> Any:
         """Return T_k of the subspace V."""
-        return np.asarray(self._bases[k].T @ V @ np.linalg.inv(self._received.probes[k].T @ V))
-
-    def _coordinate_tangents(self, k: int, V: Array, dV: Array) -> Array:
-        """Return the tangents dT_k of the subspace V with tangents dV: (B^T dV - T Z^T dV) (Z^T V)^-1."""
-        inverse = np.linalg.inv(self._received.probes[k].T @ V)
-        T = self._bases[k].T @ V @ inverse
-        return right(left(self._bases[k].T, dV) - left(T, left(self._received.probes[k].T, dV)), inverse)
-
-    def _operator(self, S: Array, subspaces: Sequence[Array], masks: Sequence[Array], k: int) -> InnerOperator:
-        """Return H of the inner iterations that lead to X_k."""
-        return InnerOperator(S, subspaces[k - 1], masks[k - 1], self._received.betas[k], self._received.probes[k])
-
-    def _relative_residuals(self, subspaces: Sequence[Array], masks: Sequence[Array]) -> list[Array]:
-        """Return the simulated less the observed messages, each over the norm of the latter."""
-        received = self._received
-        each_round = zip(subspaces, masks, received.betas, received.probes, strict=True)
-        sent = [product(X, W, beta, Z) for X, W, beta, Z in each_round]
-        return [
-            (Y - observed) / norm for Y, observed, norm in zip(sent, self._equations.products, self._norms, strict=True)
-        ]
-
-    def _stack(self, residuals: Sequence[Array], scalars: Array, gaps: Sequence[Array]) -> Array:
-        """Join the residuals of messages, scalars and links into one vector."""
-        flat = [part.reshape(-1) for part in residuals] + [scalars] + [gap.reshape(-1) for gap in gaps]
-        return np.concatenate(flat)
+        return self._bases[k].T @ V @ np.linalg.inv(self._received.probes[k].T @ V)
 
     def counts(self, point: Array) -> Array:
         """Return the inner counts of rounds 1, 2, ...: FAPS' fixed number where it has one, else by its stop rule.
@@ -298,14 +247,16 @@ class MultipleShooting:
             LinAlgError: the inner iterations break down.
             DivergenceError: an iterate is not finite.
         """
-        S, subspaces = self._gram_and_subspaces(point)
-        rounds = range(1, len(self._received.probes))
-        if self._received.steps is not None or S is None:
-            return np.full(len(rounds), self._received.steps or 1)
-        masks = [-off(X, S @ X) for X in subspaces]  # W = -(I - X X^T) S X
-        return np.array(
-            [iterate_by_rule(self._operator(S, subspaces, masks, k), self._equations.algorithm)[0] for k in rounds]
-        )
+        received, rounds = self._received, range(1, len(self._received.probes))
+        x, blocks = self._split(point)
+        S = self._coordinates.matrix(x)
+        if received.steps is not None or not np.isfinite(S).all():
+            return np.full(len(rounds), received.steps or 1)
+        begins = [self._subspace(k - 1, blocks[k - 1]) for k in rounds]
+        operators = [
+            inner_operator(S, X, received.betas[k], received.probes[k]) for k, X in zip(rounds, begins, strict=True)
+        ]
+        return np.array([iterate_by_rule(H, self._equations.algorithm)[0] for H in operators])
 
 
 def _weight(count: float) -> float:

@@ -93,7 +93,8 @@ class L1:
 
     def prox(self, vector: Array, step: float, layout: Layout) -> Array:
         """Apply the proximal operator."""
-        return np.asarray(np.sign(vector) * np.maximum(np.abs(vector) - step * self.weight, 0.0))
+        shrunk: Array = np.sign(vector) * np.maximum(np.abs(vector) - step * self.weight, 0.0)
+        return shrunk
 
 
 @dataclass(frozen=True)

@@ -277,4 +277,5 @@ class MaskedGram:
     def times(self, V: Array) -> Array:
         """Return H V."""
         multiplier = self.X @ (self.W.mT @ V) + self.W @ (self.X.mT @ V)  # Lambda V  (15)
-        return np.asarray(self.gram.times(V) + multiplier + self.beta * (self.Z @ (self.Z.T @ V)))
+        product: Array = self.gram.times(V) + multiplier + self.beta * (self.Z @ (self.Z.T @ V))
+        return product
