@@ -21,6 +21,8 @@ from securefed.parties._terms import SumTerms
 from securefed.parties._update import is_local
 from securefed.parties._wrapped_names import unwrap_hint, without_wrapper
 
+_DP_SGD, _TRAINING = "dp-sgd", "training"
+
 
 class WrongStructure(DataError):
     """A reply of the app that is not of the structure that the terms state.
@@ -120,6 +122,21 @@ def summed(content: Any, terms: SumTerms, phase: str, weighted_by: str) -> tuple
     weight = numbers[weighted_by] if terms.weighted else 1.0
     out |= {f"{METRIC}{name}": np.asarray(numbers[name]) for name in metrics_of(terms)}
     return out, weight, sorted(set(found) - set(wanted))
+
+
+def training_of(content: Any) -> int:
+    """Return the number of the training by DP-SGD that the app's reply names.
+
+    Raises:
+        WrongStructure: it names none.
+    """
+    number = dict(content.config_records.get(_DP_SGD, {})).get(_TRAINING)
+    if type(number) is not int:
+        raise WrongStructure(
+            "the app's reply names no training by DP-SGD, which the ledger of its site counts; let @app.train return "
+            f'"{_DP_SGD}": ConfigRecord({{"{_TRAINING}": training.number}}) beside the model'
+        )
+    return number
 
 
 def metrics_of(terms: SumTerms) -> list[str]:

@@ -9,7 +9,9 @@ from typing import Any
 from securefed._messages import SERVER, Message
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
+from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_cost import PrivacyCost
+from securefed._runtime.refusals import charge
 from securefed.errors import ContradictionError
 from securefed.parties._external import BASE, no_model
 
@@ -25,18 +27,26 @@ class BaseCheckingNode(ClientNode):
         args: as of `ClientNode`.
         base: returns the digest of the model of the update at hand; `None` where the terms bind none.
         trained: tells whether DP-SGD made the update at hand, in a training that the ledger counts.
+        budget: returns the ledger that limits this run alone to the epsilon of its terms; `None` without a limit.
         kwargs: as of `ClientNode`.
     """
 
     def __init__(
-        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool], **kwargs: Any
-    ) -> None:
+        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool],
+        budget: Callable[[], Ledger | None], **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
-        self._own_base, self._trained = base, trained
+        self._own_base, self._trained, self._budget = base, trained, budget
 
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         cost = super()._cost(state)
         return cost.of_trained() if self._trained() else cost
+
+    def _use_up(self, pending: PendingUpload) -> None:
+        if (budget := self._budget()) is not None:
+            assert pending.state.session is not None
+            charge(budget, self.run, pending.state.session.round, self._cost(pending.state))
+        super()._use_up(pending)
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
         pending = super()._accept(state, message)

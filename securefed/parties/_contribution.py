@@ -17,6 +17,8 @@ from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, read_update
 from securefed.parties._wrapped_names import without_wrapper
 
+Trained = Training | int | Callable[[], Training | int]
+"""A training by DP-SGD that a ledger counts, its number there, or a function that returns either once it has ended."""
 _LOG = logging.getLogger("securefed.client")
 
 
@@ -117,8 +119,19 @@ def given_metrics(terms: SumTerms, metrics: Mapping[str, float]) -> dict[str, fl
     return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
 
 
-def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Training | None) -> None:
-    """Raise `ConfigError` for a training that the client's ledger does not count, or beside metrics without noise."""
+def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Trained | None, *, ended: bool = False) -> None:
+    """Check that the client's ledger counts the training of an update, within its limits, and that it is sent alone.
+
+    Args:
+        terms: the terms of the sum.
+        ledger: the client's.
+        trained: the training; `None` for an update of another kind.
+        ended: whether the update was computed, so that a function that returns the training can be called.
+
+    Raises:
+        ConfigError: the ledger does not count it, or something else of the rows is summed beside the model.
+        BudgetSpent: the ledger is beyond a limit.
+    """
     if trained is None:
         return
     if ledger is None:
@@ -128,4 +141,5 @@ def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Training | No
             f"the metrics {[name for name, _ in terms.metrics]} are sent without noise, beside an update that DP-SGD "
             "made private; make terms without metrics, or leave trained out"
         )
-    ledger.check_training(trained)
+    if not callable(trained) or ended:
+        ledger.check_training(trained() if callable(trained) else trained)
