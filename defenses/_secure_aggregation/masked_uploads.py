@@ -129,6 +129,6 @@ def upload_residues(encoded: Tensors | None, plan: Plan) -> list[Array]:
     """
     # zeros without memory of their own, where the arrays of a contribution are in memory: fresh pages would take longer
     nothing = np.zeros((), np.int64)
-    values = {t.name: np.broadcast_to(nothing, t.shape) for t in plan.tensors} if encoded is None else encoded
-    own, stand_in = residues_of(values, plan), uniform_residues(plan)
+    zeros = {t.name: np.broadcast_to(nothing, t.shape) for t in plan.tensors}
+    own, stand_in = residues_of(zeros if encoded is None else encoded, plan), uniform_residues(plan)
     return stand_in if encoded is None else own

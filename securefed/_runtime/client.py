@@ -38,7 +38,13 @@ from securefed._runtime.aggregation_offers import AggregationOffers
 from securefed._runtime.client_commits import ClientCommits
 from securefed._runtime.client_encoding import encode_nothing, encoded_or_refusal, encoded_zeros, free
 from securefed._runtime.client_sampling import check_agreed_to_reveal, reveal_scalars
-from securefed._runtime.client_state import ClientNodeState, ComputedContribution, PendingUpload, with_cost
+from securefed._runtime.client_state import (
+    ClientNodeState,
+    ComputedContribution,
+    PendingUpload,
+    absent_state,
+    with_cost,
+)
 from securefed._runtime.exchange_context import (
     NEVER,
     CountedExchanges,
@@ -192,6 +198,7 @@ class ClientNode:
             try:
                 if isinstance(encoded, Exception):
                     raise free(encoded)
+                absent_state(state)  # made in either case, which takes time
                 log_absence(self.client, None, None, message.round, now=self.simulated)
                 self.state, body = self._upload(state, encoded)
                 self.absence = None
@@ -351,25 +358,20 @@ class ClientNode:
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
         kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
         state = self._remember(replace(state, protocol=protocol, encoded=kept))
-        if (
-            state.trains and self._offers.verifying is not None
-        ):  # a secret by which `_commits.check` checks the announced sum
+        if state.trains and self._offers.verifying is not None:
+            # a secret by which `_commits.check` checks the announced sum
             state = replace(state, sum_key=self._offers.verifying.client_keeps(protocol))
         return state, reply
 
     def _without(self, state: ClientNodeState, error: Exception) -> tuple[ClientNodeState, Tensors]:
         """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
-        number, plan = state.session.round, state.session.plan
-        before, self.absence = self.absence, error
+        plan, before, self.absence = state.session.plan, self.absence, error
         if not self._plans.hide_absence:
             raise error
-        log_absence(self.client, before, error, number, now=self.simulated)
-        if state.trains:  # the client then replies like any other if the server claims to have counted it
-            state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
-        if has_indicator(plan):
-            return self._upload(replace(state, out=state.out + 1), None)
-        return self._upload(state, encoded_zeros(self._defense, plan))
+        log_absence(self.client, before, error, state.session.round, now=self.simulated)
+        encoded = None if has_indicator(plan) else encoded_zeros(self._defense, plan)
+        return self._upload(absent_state(state), encoded)
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
         """Keep what the aggregation must know in later exchanges, such as a pinned key."""

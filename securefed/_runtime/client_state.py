@@ -20,7 +20,7 @@ from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.exchange_schedule import BEFORE_ALL, ExchangePosition
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._capabilities import SupportsPrivacyCost
-from securefed.defenses._base import Session
+from securefed.defenses._base import Session, has_indicator
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,14 @@ def with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], compu
     """
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
+
+
+def absent_state(state: ClientNodeState) -> ClientNodeState:
+    """Return the state of a client that sits out of the exchange that is open."""
+    assert state.session is not None
+    if state.trains:  # the client then replies like any other if the server claims to have counted it
+        state = replace(state, tentative=state.committed, tentative_round=state.session.round, absent=True)
+    return replace(state, out=state.out + has_indicator(state.session.plan))
 
 
 @dataclass(frozen=True)

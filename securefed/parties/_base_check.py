@@ -33,7 +33,7 @@ class BaseCheckingNode(ClientNode):
 
     def __init__(
         self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool],
-        budget: Callable[[], Ledger | None], **kwargs: Any,
+        budget: Callable[[], Ledger | None] = lambda: None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
         self._own_base, self._trained, self._budget = base, trained, budget

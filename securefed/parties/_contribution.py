@@ -76,8 +76,8 @@ def contribution(
 
 def build_nothing(terms: SumTerms, base: Mapping[str, Array] | None) -> None:
     """Take the time of building a contribution, where the update failed and the server must not learn that."""
-    zeros = {tensor.name: np.broadcast_to(0.0, tensor.shape) for tensor in terms.tensors}
-    contribution(terms, zeros, 0.0, {name: 0.0 for name, _ in terms.metrics}, base)
+    zeros = {tensor.name: np.broadcast_to(0 if tensor.integer else 0.0, tensor.shape) for tensor in terms.tensors}
+    contribution(terms, structure(zeros, terms), 0.0, {name: 0.0 for name, _ in terms.metrics}, base)
 
 
 def number(value: Any, what: str) -> float:
