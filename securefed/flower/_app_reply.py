@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from securefed.errors import ConfigError, DataError
+from securefed.flower._arrays import arrays_of
 from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN
 from securefed.parties._terms import SumTerms
 from securefed.parties._update import is_local
@@ -111,7 +112,7 @@ def summed(content: Any, terms: SumTerms, phase: str, weighted_by: str) -> tuple
     out: dict[str, Any] = {}
     if phase == TRAIN:
         record = _only(content.array_records, "ArrayRecord, the updated model")
-        arrays = without_wrapper({name: np.asarray(value.numpy()) for name, value in record.items()}, _arrays(terms))
+        arrays = without_wrapper(arrays_of(record), _arrays(terms))
         check_arrays({name: value.shape for name, value in arrays.items()}, terms)
         out = {f"{ARRAY}{name}": value for name, value in arrays.items()}
     wanted = _wanted_metrics(terms, weighted_by)
