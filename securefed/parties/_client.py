@@ -363,6 +363,7 @@ class SumClient:
         core = self.terms.core
         if self._sums is None and self._beside is not None:
             self._sums, self._kept = self._beside(expected=expected), _BESIDE
+            self._ledger = self._sums
         elif self._sums is None:
             self._sums, self._kept = Ledger.in_memory(), _FROZEN
         return BaseCheckingNode(
