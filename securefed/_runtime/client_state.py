@@ -88,10 +88,11 @@ def with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], compu
 
 def absent_state(state: ClientNodeState) -> ClientNodeState:
     """Return the state of a client that sits out of the exchange that is open."""
-    assert state.session is not None
+    session = state.session
+    assert session is not None
     if state.trains:  # the client then replies like any other if the server claims to have counted it
-        state = replace(state, tentative=state.committed, tentative_round=state.session.round, absent=True)
-    return replace(state, out=state.out + has_indicator(state.session.plan))
+        state = replace(state, tentative=state.committed, tentative_round=session.round, absent=True)
+    return replace(state, out=state.out + has_indicator(session.plan))
 
 
 @dataclass(frozen=True)

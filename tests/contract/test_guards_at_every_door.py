@@ -40,7 +40,7 @@ from securefed.defenses._secure_aggregation import Identities
 from securefed.errors import ConfigError, PlanError, RolledBackError, RoundVoid
 from securefed.flower import SitePolicy
 from securefed.parties import SumClient, SumServer, SumTerms, _client
-from securefed.statistics import Histogram
+from securefed.statistics import Histogram, from_terms
 from tests.contract import doors
 from tests.contract.doors import (
     ALL,
@@ -122,6 +122,24 @@ def test_the_battery_finds_a_door_without_the_guard(
     monkeypatch.setattr(SumGuard, guard, lambda *_, **__: None)
     with pytest.raises(AssertionError):
         scenario(door(tmp_path))
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_terms_that_bind_a_statistic_to_a_base_are_refused(bound: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    """Another base would make another source of the same rows: two tables would subtract, as the control shows."""
+    monkeypatch.setattr(Statistics, "terms", replace(Statistics.terms, base=bound, differences=False))
+    monkeypatch.setattr(Statistics, "base", bound)
+    door = Statistics(tmp_path)
+    if not bound:
+        assert from_terms(door.terms) == door.statistic
+        return
+    with pytest.raises(ConfigError, match="bind a statistic to a base"):
+        from_terms(door.terms)
+    zeros = {tensor.name: np.zeros(tensor.shape) for tensor in door.terms.tensors}
+    given = [({"base": value}, {"base": value}) for value in (zeros, {n: v + 1 for n, v in zeros.items()})]
+    monkeypatch.setattr(Statistics, "given", lambda self, model: given[int(model)])
+    tables = [door.result(cohort, model).total["cells"] for model, cohort in enumerate((ALL, FOUR))]
+    np.testing.assert_allclose(tables[0] - tables[1], door.statistic.summand(CODES[4])["cells"], atol=1e-6)
 
 
 def test_without_the_guard_two_tables_show_the_fifth_party_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
