@@ -109,7 +109,7 @@ def limit(
     from securefed._runtime.ledger import Ledger  # noqa: PLC0415 - not for --help
     from securefed._runtime.ledger_entries import Limits  # noqa: PLC0415
 
-    limits = Limits(exchanges, epsilon, delta, unit)  # type: ignore[arg-type] - it is checked there
+    limits = Limits(exchanges, epsilon, delta, unit)  # type: ignore[arg-type]  # checked there
     found = Ledger.open(path, limits, _seal(path, seal_key_file))
     found.change_sums(lambda sums: sums, always=True)
     say(_limits_of(found))
