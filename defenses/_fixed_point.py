@@ -150,15 +150,15 @@ class Quantise(Transform):
         assert bound is not None
         flat, out = value.reshape(-1), np.empty(value.size, np.int64)
         units, largest = np.empty(min(value.size, _PART)), 0.0
+        nothing = np.zeros(units.size)  # rounded in place of entries that are refused, in the same time
         for start in range(0, value.size, _PART):
             part = flat[start : start + _PART]
             scaled = units[: part.size]
             low, high = float(part.min()), float(part.max())
             largest = math.nan if math.isnan(low) else max(largest, -low, high)  # once NaN, it stays so
-            if -bound <= low <= high <= bound:  # false where an entry is NaN
-                np.multiply(part, per_step, out=scaled)  # exact, as the quotient is: a step is a power of two
-            else:
-                scaled.fill(0.0)
+            within = -bound <= low <= high <= bound  # false where an entry is NaN
+            # exact, as the quotient is: a step is a power of two
+            np.multiply(part if within else nothing[: part.size], per_step, out=scaled)
             out[start : start + _PART] = np.rint(scaled, out=scaled)
         return out.reshape(value.shape), largest
 

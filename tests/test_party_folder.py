@@ -111,12 +111,19 @@ def complete(*options: Any) -> None:
 def test_a_result_that_the_server_did_not_sign_is_refused(here: Path) -> None:
     complete()
     assert "The server signed it" in contribute(0)
-    done = Path("exchange/round-1-mean.npz")
-    kept = done.read_bytes()
-    done.write_bytes(npz_bytes({"w": np.zeros(4), "b": np.zeros(4)}))
-    assert "signed by another key" in contribute(0, code=2)
-    done.write_bytes(kept)
-    assert "The server signed it" in contribute(0)
+    facts = json.loads(Path("exchange/round-1-result.json").read_text())
+    forged = {
+        "mean.npz": npz_bytes({"w": np.zeros(4), "b": np.zeros(4)}),
+        "result.json": json.dumps(facts | {"weight": facts["weight"] + 1}).encode(),
+        "announced.safetensors": b"made up",  # the terms do not verify: there is none
+    }
+    for name, data in forged.items():
+        file = Path(f"exchange/round-1-{name}")
+        kept = file.read_bytes() if file.exists() else None
+        file.write_bytes(data)
+        assert "signed by another key" in contribute(0, code=2), name
+        file.unlink() if kept is None else file.write_bytes(kept)
+        assert "The server signed it" in contribute(0)
     Path("exchange/round-1-result.signature").unlink()
     assert "not signed" in contribute(0, code=2)
 

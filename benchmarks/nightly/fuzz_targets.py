@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.nightly.fuzz_flower import FLOWER_READERS, flower_inputs
 from securefed import DataUsage, Ledger, Limits
 from securefed._commands.party_answer import Contribution, Keys, answer
 from securefed._commands.party_exchange import Exchange
@@ -167,6 +168,7 @@ READERS: dict[str, Callable[[Context], Reader]] = {
     "ledger": read_ledger,
     "result": read_result,
     "result file": read_result_files,
+    **FLOWER_READERS,
 }
 
 
@@ -184,7 +186,8 @@ def targets() -> list[Target]:
     for name, (defense, more) in defenses.items():
         terms = SumTerms.like(BASE, clients=N, defense=defense, **more)
         found += _of_a_run(name, terms, keys if name == "verified" else [b""] * N)
-    return [*_merged(found), *_of_files()]
+    flower = [Target(*given) for given in flower_inputs()]
+    return [*_merged(found), *_of_files(), *_merged(flower)]
 
 
 def _of_a_run(name: str, terms: SumTerms, keys: list[bytes]) -> Iterator[Target]:

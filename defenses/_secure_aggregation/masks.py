@@ -188,8 +188,8 @@ def upload_residues(encoded: Tensors | None, plan: Plan) -> list[Array]:
     """
     # zeros without memory of their own, where the arrays of a contribution are in memory: fresh pages would take longer
     nothing = np.zeros((), np.int64)
-    values = {t.name: np.broadcast_to(nothing, t.shape) for t in plan.tensors} if encoded is None else encoded
-    residues = residues_of(values, plan)
+    zeros = {t.name: np.broadcast_to(nothing, t.shape) for t in plan.tensors}
+    residues = residues_of(zeros if encoded is None else encoded, plan)
     add_uniform(residues, encoded is None)
     return residues
 

@@ -2,7 +2,7 @@
 
 A ledger is a client's own file, one for each data set (`Ledger`). It counts exchanges and epsilon, and remembers over
 which parties the data were summed, so that no two sums subtract. Runs read and write it; these commands make one, show
-it, declare that rows changed, and raise the number of exchanges that the client may sit out.
+it, set its limits, declare that rows changed, and raise the number of exchanges that the client may sit out.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def show(path: File, seal_key_file: SealKey = None) -> None:
     sums, (of_base, in_all) = found.sums, found.sums.most_out
     groups, book = sorted(len(block) for block in sums.blocks), found.book
     say(
+        _limits_of(found),
         f"Exchanges answered: {book.exchanges}.",
         f"Trainings by DP-SGD: {book.trainings}, with {sum(book.trained.values())} steps; {len(book.reserved)} "
         "reserved and not recorded, which stay spent.",
@@ -89,6 +90,31 @@ def changed(
         say(f"No row changed: version {version} of the data goes on.")
 
 
+@ledger.command(
+    epilog="Examples:\n\nsecurefed ledger limit data.ledger --exchanges 2000 --epsilon 8 --unit record\n\n"
+    "securefed ledger limit data.ledger   (lifts all limits)"
+)
+def limit(
+    path: File,
+    exchanges: Annotated[int | None, typer.Option(help="Largest number of exchanges; any by default.")] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Largest epsilon of all noise together; by default any. Exchanges without noise have none."),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-5,
+    unit: Annotated[str, typer.Option(help="Whose epsilon it is: of the whole client, or of one record.")] = "client",
+    seal_key_file: SealKey = None,
+) -> None:
+    """Set the limits of all use of the data together, in place of those before; every door keeps to them."""
+    from securefed._runtime.ledger import Ledger  # noqa: PLC0415 - not for --help
+    from securefed._runtime.ledger_entries import Limits  # noqa: PLC0415
+
+    limits = Limits(exchanges, epsilon, delta, unit)  # type: ignore[arg-type]  # checked there
+    found = Ledger.open(path, limits, _seal(path, seal_key_file))
+    found.change_sums(lambda sums: sums, always=True)
+    say(_limits_of(found))
+
+
 @ledger.command(epilog="Examples:\n\nsecurefed ledger absences data.ledger --of-base 16 --in-all 128")
 def absences(
     path: File,
@@ -102,9 +128,15 @@ def absences(
 
 def _open(path: Path, seal_key_file: Path | None) -> Ledger:
     from securefed._runtime.ledger import Ledger  # noqa: PLC0415 - not for --help
-    from securefed._runtime.ledger_entries import Limits  # noqa: PLC0415
 
-    return Ledger.open(path, Limits(), _seal(path, seal_key_file))
+    return Ledger.open(path, seal=_seal(path, seal_key_file))
+
+
+def _limits_of(found: Ledger) -> str:
+    limits = found.limits
+    number = "any number of" if limits.exchanges is None else f"at most {limits.exchanges}"
+    epsilon = "any" if limits.epsilon is None else f"at most {limits.epsilon:g}"
+    return f"Limits: {number} exchanges, and {epsilon} epsilon for one {limits.unit} at delta {limits.delta:g}."
 
 
 def _seal(path: Path, key: Path | None) -> Seal | None:

@@ -180,6 +180,13 @@ def contribute(
     ] = None,
     metric: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER, as the terms name them; repeatable.")] = None,
     base: Annotated[Path | None, typer.Option(help="The model that the update was computed from.")] = None,
+    trained: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of the training by DP-SGD that made the update, in the ledger (`training.number` of "
+            "Ledger.reserve), which must have recorded it: sending it costs no more epsilon."
+        ),
+    ] = None,
     identity: Annotated[Path | None, typer.Option(help="This site's private identity (`party identity`).")] = None,
     state: Annotated[
         Path | None, typer.Option(help="This client's own file between messages; client-NUMBER.state by default.")
@@ -204,7 +211,7 @@ def contribute(
     read = _contributed(at.terms, table_format(encoding, separator, decimal), update, base)
     keys = Keys(read_public_identity(server), None if identity is None else read_identity(identity))
     numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
-    say(*answer(at, number, keys, Contribution(read[0], weight, numbers, read[1])))
+    say(*answer(at, number, keys, Contribution(read[0], weight, numbers, read[1], trained)))
 
 
 @party.command(

@@ -36,12 +36,14 @@ class Contribution:
         weight: its weight in the mean, such as its number of rows; `None` where the terms name no largest weight.
         metrics: numbers that are summed beside the update, by name.
         base: the model that it was computed from; `None` without one.
+        trained: number of the training by DP-SGD that made it, in the ledger of the client's data; `None` without one.
     """
 
     update: Update | None = None
     weight: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     base: Mapping[str, Any] | None = None
+    trained: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,9 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
         uploads = client.wants_update(request)
         if uploads:
             _check_given(mine, at.terms)
-        answered = client.receive(request, mine.update, weight=mine.weight, metrics=mine.metrics, base=mine.base)
+        answered = client.receive(
+            request, mine.update, weight=mine.weight, metrics=mine.metrics, base=mine.base, trained=mine.trained
+        )
         kept = {"client": from_bytes(client.freeze()), "reply": from_bytes(answered)}
         at.save(CLIENT_STATE, {"reply": reply.name}, kept)
         write_whole(reply, answered)
@@ -120,6 +124,8 @@ def _restored(at: Exchange, party: int, keys: Keys, frozen: bytes, *, known: boo
 def _check_given(mine: Contribution, terms: SumTerms) -> None:
     if mine.update is None:
         raise ConfigError("this request asks for the contribution; give --update FILE, and --weight if it has one")
+    if callable(mine.update) and mine.trained is not None:
+        raise ConfigError("a statistic of a table is no model that DP-SGD trained; leave --trained out")
     if terms.weighted and mine.weight is None:
         most = f"{terms.largest_weight:.12g}"
         raise ConfigError(f"these terms weight updates; give --weight, a number of rows up to {most}")

@@ -27,7 +27,7 @@ from securefed._runtime.exchange_header import BEFORE_ALL, ExchangeHeader, Excha
 from securefed._runtime.sum_facts import ExchangePlans, SumSchema
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import SupportsVerification
-from securefed.defenses._base import Session
+from securefed.defenses._base import Session, has_indicator
 from securefed.errors import ContradictionError, SecureFedError
 
 _EMPTY: Final = "nmt"
@@ -101,6 +101,15 @@ def has_memory(state: Any) -> bool:
     if state is None or not is_dataclass(state):
         return state is not None
     return any(name[-1] not in _EMPTY for name in pack(state))
+
+
+def absent_state(state: ClientNodeState) -> ClientNodeState:
+    """Return the state of a client that sits out of the exchange that is open."""
+    session = state.session
+    assert session is not None
+    if state.trains:  # the client then replies like any other if the server claims to have counted it
+        state = replace(state, tentative=state.committed, tentative_round=session.round, absent=True)
+    return replace(state, out=state.out + has_indicator(session.plan))
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ def steps_of(engine: Any) -> Counter[tuple[float, float]]:
     return found
 
 
+def beyond(ran: Steps, reserved: tuple[float, float, int]) -> bool:
+    """Return whether steps are more than were reserved, or have another noise multiplier or sampling rate."""
+    return any(key != reserved[:2] or number > reserved[2] for key, number in ran.items())
+
+
 def cost_of_training(noise_multiplier: float, rate: float, steps: int) -> PrivacyCost:
     """Return what so many steps of DP-SGD cost a record.
 

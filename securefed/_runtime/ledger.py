@@ -18,10 +18,10 @@ server.
 Guarantees: a charge is on disk before `charge` returns, so a contribution computed afterwards is counted whatever
 happens to the process. The same exchange of the same run counts once. A charge beyond a limit is refused. If the file
 is lost, the operator has to state what was spent.
-Not guaranteed: that the file is the newest, unless it is sealed (encrypted, `Seal`) with an anchor of its own, a small
-file elsewhere that remembers the newest version; anything if there is a second ledger of the same data, such as a copy
-or a hard link (a symbolic link leads to the one ledger); a correct count if two processes charge one ledger at the same
-time on a system without `fcntl` (Windows). A ledger in memory is as recent as the checkpoint that holds it.
+Not guaranteed: that the file is the newest, unless it is sealed (`Seal`) with an anchor of its own, a small file
+elsewhere that remembers the newest version; anything if there is a second ledger of the same data, such as a copy or a
+hard link (a symbolic link leads to the one ledger); a correct count if two processes charge at the same time on a
+system without `fcntl` (Windows). A ledger in memory is as recent as the checkpoint that holds it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -40,7 +41,7 @@ from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import locked
-from securefed._runtime.dp_sgd import Steps, Training, cost_of_training, steps_of
+from securefed._runtime.dp_sgd import Steps, Training, beyond, cost_of_training, steps_of
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
 from securefed._runtime.privacy_cost import PrivacyCost
 from securefed._runtime.sum_memory import SumMemory, what_absences_give
@@ -59,8 +60,9 @@ class Ledger:
         path: its file; `None` in memory.
     """
 
-    def __init__(self, limits: Limits, path: Path | str | None, seal: Seal | None, book: LedgerEntries) -> None:
-        self.limits, self.path = limits, None if path is None else Path(path)
+    def __init__(self, limits: Limits | None, path: Path | str | None, seal: Seal | None, book: LedgerEntries) -> None:
+        self.limits, self.path = limits or Limits(), None if path is None else Path(path)
+        self._stated = limits is not None  # else they are those in the file
         self._seal, self._book, self._sums = seal, book, SumMemory()
         self._counted: WeakKeyDictionary[Any, Steps] = WeakKeyDictionary()  # by engine, its steps that are counted
 
@@ -91,12 +93,12 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: Path | str, limits: Limits, seal: Seal | None = None) -> Ledger:
+    def open(cls, path: Path | str, limits: Limits | None = None, seal: Seal | None = None) -> Ledger:
         """Go on with the ledger that `create` made.
 
         Args:
             path: its file.
-            limits: what the operator allows from now on; they may be others than before.
+            limits: what the operator allows from now on; by default what the file says (the newest ones).
             seal: what the file was sealed with.
 
         Raises:
@@ -116,7 +118,7 @@ class Ledger:
     def beside(cls, path: Path | str, seal: Seal | None = None, *, expected: bool) -> Ledger:
         """Open the ledger that a client keeps beside its state where its operator gives none; make it at first use.
 
-        It has no limits. It remembers over which parties the data were summed, in all runs.
+        A new one has no limits. It remembers over which parties the data were summed, in all runs.
 
         Args:
             path: its file.
@@ -128,14 +130,13 @@ class Ledger:
             StorageError, RolledBackError: as `open`.
         """
         place = Path(path)
-        if expected or place.exists():
-            return cls.open(path, Limits(), seal)
-        try:
-            return cls.create(path, Limits(), spent=DataUsage(), seal=seal)
-        except StorageError:  # another process was first
-            if place.exists():
-                return cls.open(path, Limits(), seal)
-            raise
+        if not (expected or place.exists()):
+            try:
+                return cls.create(path, Limits(), spent=DataUsage(), seal=seal)
+            except StorageError:
+                if not place.exists():  # else another process was first
+                    raise
+        return cls.open(path, seal=seal)
 
     @classmethod
     def in_memory(cls, limits: Limits | None = None, book: LedgerEntries | None = None) -> Ledger:
@@ -236,17 +237,24 @@ class Ledger:
             kept = self._book.reserved.get(training.number)
             self._write(self._book.with_trained(ran, training.number))
             self._counted[training.engine] = steps_of(training.engine)
-            if kept is not None and _beyond(ran, kept):
+            if kept is not None and beyond(ran, kept):
                 self._afford(self._book, cost_of_training(*kept), "training")
 
-    def check_training(self, training: Training) -> None:
-        """Raise `ConfigError` for a training that this ledger never reserved, or of which steps are not counted."""
-        if not isinstance(training, Training) or not 0 <= training.number < self._book.trainings:
-            raise ConfigError("trained must be a training of this client's ledger: ledger.reserve(engine, ...)")
+    def check_training(self, training: Training | int) -> None:
+        """Check, before a model is sent, that this ledger counts the steps that trained it, within its limits.
+
+        Args:
+            training: what `reserve` returned; or its `number`, of one that is recorded.
+
+        Raises:
+            ConfigError: it was never reserved here, or steps of it are not counted.
+            BudgetSpent: the ledger is beyond a limit.
+            LedgerLost, StorageError, RolledBackError: as `charge`.
+        """
         with self._locked():
-            kept = self._read().reserved.get(training.number)
-        if kept is not None and _beyond(training.ran(), kept):
-            raise ConfigError("more steps ran than were reserved; count them first: ledger.record(training)")
+            self._book = self._read()
+        self._book.check_trained(training)
+        self._afford(self._book, cost_of_training(1.0, 1.0, 1), "training")  # any: its unit is asked for
 
     @property
     def sums(self) -> SumMemory:
@@ -329,9 +337,9 @@ class Ledger:
         if not cost.protecting(limits.unit):
             hidden = "no noise" if not cost.mechanisms else "noise that hides single records only"
             raise BudgetSpent(
-                f"this client's ledger limits epsilon to {limits.epsilon:g} for one {limits.unit}, and the {what} "
-                f"has {hidden}, so that its epsilon is infinite; use a defence with noise for that unit, "
-                "let DP-SGD train (Ledger.reserve, and trained= of SumClient.receive), or set Limits(epsilon=None)"
+                f"this client's ledger limits epsilon to {limits.epsilon:g} for one {limits.unit}, and the {what} has "
+                f"{hidden}, so that its epsilon is infinite; use a defence with noise for that unit, let DP-SGD train "
+                "(Ledger.reserve; trained= of SumClient, dp_sgd of SitePolicy, --trained), or set Limits(epsilon=None)"
             )
         epsilon = after.spent(limits.delta, limits.unit).epsilon
         if not epsilon <= limits.epsilon:
@@ -355,6 +363,8 @@ class Ledger:
         meta, tensors = container.load(self.path, _KIND, self._seal)
         try:
             self._sums = SumMemory.from_tensors(unnest("sums", tensors))
+            if not self._stated and "limits" in meta:
+                self.limits = Limits(**json.loads(meta["limits"]))
             return LedgerEntries.from_json(json.loads(meta["book"]))
         except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
             raise StorageError(f"{_KIND} {self.path} lacks a field: {error!r}; restore it from a copy") from error
@@ -362,7 +372,8 @@ class Ledger:
     def _write(self, book: LedgerEntries) -> None:
         if self.path is not None:
             sums = nest("sums", self._sums.to_tensors())
-            container.save(self.path, _KIND, {"book": json.dumps(book.to_json())}, sums, self._seal)
+            facts = {"book": json.dumps(book.to_json()), "limits": json.dumps(asdict(self.limits))}
+            container.save(self.path, _KIND, facts, sums, self._seal)
         self._book = book
 
     @staticmethod
@@ -387,8 +398,3 @@ class Ledger:
                 self._check_there(self.path)
                 raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
             yield
-
-
-def _beyond(ran: Steps, reserved: tuple[float, float, int]) -> bool:
-    """Return whether steps are more than were reserved, or have another noise multiplier or sampling rate."""
-    return any(key != reserved[:2] or number > reserved[2] for key, number in ran.items())

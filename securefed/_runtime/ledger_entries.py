@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from securefed._hyperparameters import check_choice, check_integer, check_limit, check_number
 from securefed._messages import SERVER
-from securefed._runtime.dp_sgd import Steps, cost_of_training
+from securefed._runtime.dp_sgd import Steps, Training, beyond, cost_of_training
 from securefed._runtime.privacy_cost import PrivacyCost, epsilon_of_all
 from securefed.defenses._base import Unit
 from securefed.defenses._differential_privacy.accountant import DELTA
@@ -159,6 +159,20 @@ class LedgerEntries:
             raise ConfigError(f"training {number} is not reserved in this ledger, or was recorded before")
         reserved = {other: steps for other, steps in self.reserved.items() if other != number}
         return replace(self, reserved=reserved, trained=dict(Counter(self.trained) + Counter(ran)))
+
+    def check_trained(self, training: Training | int) -> None:
+        """Raise `ConfigError` unless these entries count all steps of a training, given by itself or by its number."""
+        number = training.number if isinstance(training, Training) else training
+        if type(number) is not int or not 0 <= number < self.trainings:
+            raise ConfigError("trained must be a training of this client's ledger: ledger.reserve(engine, ...)")
+        if (kept := self.reserved.get(number)) is None:
+            return
+        if not isinstance(training, Training):
+            raise ConfigError(
+                f"the steps of training {number} are not counted yet; count them first: ledger.record(training)"
+            )
+        if beyond(training.ran(), kept):
+            raise ConfigError("more steps ran than were reserved; count them first: ledger.record(training)")
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values. Inverse: `from_json`."""

@@ -35,9 +35,9 @@ class SumGuard:
         self.ledger.change_sums(lambda sums: sums.checked_absences(base))
 
     def uploaded(self, source: bytes, *, absent: bool) -> None:
-        """Count an exchange that the client sat out; the file is written whether or not it did."""
+        """Count an exchange that the client sat out; the same is computed and written whether or not it did."""
         base = self._base(source)
-        self.ledger.change_sums(lambda sums: sums.with_absence(base) if absent else sums, always=True)
+        self.ledger.change_sums(lambda sums: (sums, sums.with_absence(base))[absent], always=True)
 
     def release(self, run: str, release: Release) -> None:
         """Check a sum and reserve it, in one write, before the client helps to open it.

@@ -39,6 +39,7 @@ from securefed._runtime.client_state import (
     ClientNodeState,
     ComputedContribution,
     PendingUpload,
+    absent_state,
     has_memory,
 )
 from securefed._runtime.exchange_context import (
@@ -66,7 +67,7 @@ from securefed.defenses._aggregation import (
     SupportsVerification,
 )
 from securefed.defenses._base import Defense, Plan, Session, has_indicator, without_indicator_tensor
-from securefed.errors import ClientDeclines, ContradictionError, MalformedError, SecureFedError
+from securefed.errors import ClientDeclines, ContradictionError, MalformedError, RangeRefused, SecureFedError
 
 
 class SumNode:
@@ -158,6 +159,7 @@ class SumNode:
             try:
                 if isinstance(encoded, Exception):
                     raise free(encoded)
+                absent_state(state)  # made in either case, which takes time
                 log_absence(self.client, None, None, message.round, now=self.simulated)
                 self.state, body = self._upload(state, encoded)
                 self.absence = None
@@ -299,16 +301,12 @@ class SumNode:
     def _without(self, state: ClientNodeState, error: Exception) -> tuple[ClientNodeState, Tensors]:
         """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
-        number, plan = state.session.round, state.session.plan
-        before, self.absence = self.absence, error
+        plan, before, self.absence = state.session.plan, self.absence, error
         if not self._plans.hide_absence:
             raise error
-        log_absence(self.client, before, error, number, now=self.simulated)
-        if state.trains:  # the client then replies like any other if the server claims to have counted it
-            state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
-        if has_indicator(plan):
-            return self._upload(replace(state, out=state.out + 1), None)
-        return self._upload(state, encoded_zeros(self._defense, plan))
+        log_absence(self.client, before, error, state.session.round, now=self.simulated)
+        encoded = None if has_indicator(plan) else encoded_zeros(self._defense, plan)
+        return self._upload(absent_state(state), encoded)
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
         """Keep what the aggregation must know in later exchanges, such as a pinned key."""
@@ -339,12 +337,18 @@ class SumNode:
 def encoded_or_refusal(defense: Defense, plan: Plan, raw: Tensors) -> Tensors | Exception:
     """Encode a contribution; return the exception where that fails.
 
-    The caller frees `raw`, and then `free`s the exception: both hold arrays as large as the model.
+    To raise and to catch takes time that a small upload shows, so an exception is raised in either case. The caller
+    frees `raw`, and then `free`s the exception: both hold arrays as large as the model.
     """
+    encoded: Tensors | None = None
     try:
-        return defense.encode(raw, plan)
+        encoded = defense.encode(raw, plan)
+        raise RangeRefused(f"{plan.tensors[0].name!r} reaches {0.0:.3g}, within the planned bound {1.0:.3g}")
     except Exception as error:
-        return error
+        if encoded is None:
+            return error
+        free(error)
+        return encoded
 
 
 def free(refusal: Exception) -> Exception:
@@ -356,7 +360,7 @@ def free(refusal: Exception) -> Exception:
 def encode_nothing(defense: Defense, plan: Plan) -> None:
     """Take the time of encoding a contribution, where there is none and the server must not learn that."""
     if has_indicator(plan):
-        encoded_zeros(defense, plan)
+        encoded_or_refusal(defense, plan, {spec.name: np.zeros(spec.shape) for spec in plan.own})
 
 
 def encoded_zeros(defense: Defense, plan: Plan) -> Tensors:

@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 
 from securefed.errors import ConfigError, DataError
+from securefed.flower._arrays import arrays_of
 from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN
 from securefed.parties._terms import SumTerms
 from securefed.parties._update import is_local, unwrap_hint, without_wrapper
+
+_DP_SGD, _TRAINING = "dp-sgd", "training"
 
 
 class WrongStructure(DataError):
@@ -108,7 +111,7 @@ def summed(content: Any, terms: SumTerms, phase: str, weighted_by: str) -> tuple
     out: dict[str, Any] = {}
     if phase == TRAIN:
         record = _only(content.array_records, "ArrayRecord, the updated model")
-        arrays = without_wrapper({name: np.asarray(value.numpy()) for name, value in record.items()}, _arrays(terms))
+        arrays = without_wrapper(arrays_of(record), _arrays(terms))
         check_arrays({name: value.shape for name, value in arrays.items()}, terms)
         out = {f"{ARRAY}{name}": value for name, value in arrays.items()}
     wanted = _wanted_metrics(terms, weighted_by)
@@ -119,6 +122,21 @@ def summed(content: Any, terms: SumTerms, phase: str, weighted_by: str) -> tuple
     weight = numbers[weighted_by] if terms.weighted else 1.0
     out |= {f"{METRIC}{name}": np.asarray(numbers[name]) for name in metrics_of(terms)}
     return out, weight, sorted(set(found) - set(wanted))
+
+
+def training_of(content: Any) -> int:
+    """Return the number of the training by DP-SGD that the app's reply names.
+
+    Raises:
+        WrongStructure: it names none.
+    """
+    number = dict(content.config_records.get(_DP_SGD, {})).get(_TRAINING)
+    if type(number) is not int:
+        raise WrongStructure(
+            "the app's reply names no training by DP-SGD, which the ledger of its site counts; let @app.train return "
+            f'"{_DP_SGD}": ConfigRecord({{"{_TRAINING}": training.number}}) beside the model'
+        )
+    return number
 
 
 def metrics_of(terms: SumTerms) -> list[str]:

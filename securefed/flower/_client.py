@@ -168,8 +168,7 @@ class _PartyApp:
         rows = self._own(context)
         terms.check_rows(party, rows)
         folder = self._folder(terms, party, context)
-        ledger = None if self.ledger is None else self.ledger(context)  # a missing one raises here, before the run
-        sums = ledger or (None if folder is None else folder.ledger())
+        sums = self._ledger(folder, context)  # a missing one raises here, before the run
         node = terms.node(party, invitation.run, rows, sums=sums)
         check_stateless_clients(terms.defense, node.state.committed)
         # the node takes over what earlier runs left in the folder
@@ -219,9 +218,8 @@ class _PartyApp:
             if folder is not None:
                 folder.write(standing.next, freeze(node, learned=True))
 
-        ledger = None if self.ledger is None else self.ledger(context)
-        sums = ledger or (None if folder is None else folder.ledger())
-        node = terms.node(party, standing.run, self._own(context), ledger=ledger, sums=sums, persist=persist)
+        ledger = self._ledger(folder, context)
+        node = terms.node(party, standing.run, self._own(context), ledger=ledger, sums=ledger, persist=persist)
         thaw(node, frozen)
         reply = node.handle(inner)
         self._save(node, folder, standing.next, context)  # before the reply leaves
@@ -254,6 +252,12 @@ class _PartyApp:
             return self.rows(context)
         except Exception as error:
             raise DataError("this party's rows cannot be read") from error
+
+    def _ledger(self, folder: ClientFolder | None, context: Context) -> Ledger | None:
+        """Open the ledger of this SuperNode's data: the given one, or that of its folder; `None` without either."""
+        if self.ledger is not None:
+            return self.ledger(context)
+        return None if folder is None else folder.ledger()
 
     def _folder(self, terms: Terms, party: PartyId, context: Context) -> ClientFolder | None:
         """Return this client's file for these terms; `None` where the app was given no folder."""

@@ -121,6 +121,6 @@ def _remedy(needed: int) -> str:
     return (
         f"Give the strategy min_train_nodes={needed}, min_evaluate_nodes={needed} (or fraction_evaluate=0.0, and "
         f"evaluate at the server) and min_available_nodes={needed}, and start {needed} SuperNodes or more; simulated "
-        f"ones by `flwr federation simulation-config --num-supernodes {needed}`, or options.num-supernodes in Flower's "
-        "config.toml"
+        f"ones by `flwr federation simulation-config --num-supernodes {needed}`, or, for one run, `flwr run . "
+        f"--federation-config num-supernodes={needed}`"
     )

@@ -25,13 +25,14 @@ from flwr.common.constant import ErrorCode
 
 from securefed._messages import SERVER
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, StorageError
-from securefed.flower._app_reply import AppReply, WrongStructure, metrics_of, summed
+from securefed.flower._app_reply import AppReply, WrongStructure, metrics_of, summed, training_of
 from securefed.flower._grid import from_record, to_record
 from securefed.flower._refusals import MARK, ORDER
 from securefed.flower._site import SitePolicy
 from securefed.flower._sum_messages import (
     CHECKED,
     CONTENT,
+    TRAIN,
     SumRequest,
     base_of,
     config_digest,
@@ -151,6 +152,7 @@ class _Turn:
         declared: the structure of the app's replies, where the app declares it.
         failed: why the app failed, or gave an update that does not fit the terms.
         weight: the weight that the app gave.
+        training: number of the training by DP-SGD that the app named, in the site's ledger.
         arrived: when the message arrived.
         request: the server's request.
         phase: `train` or `evaluate`.
@@ -163,6 +165,7 @@ class _Turn:
     declared: AppReply | None = None
     failed: BaseException | None = None
     weight: float = 1.0
+    training: Any = None
     arrived: float = field(default_factory=moment)
     request: SumRequest = field(init=False)
     phase: str = field(init=False)
@@ -209,6 +212,11 @@ class _Turn:
                 f"the run's config of this SuperNode holds {', '.join(sorted(self.context.run_config)) or 'nothing'}, "
                 "and the server sums updates under other values; give its strategy the ServerApp's: "
                 "SecureStrategy(strategy, defense, context.run_config)"
+            )
+        if self.site.dp_sgd and (self.phase != TRAIN or metrics_of(terms)):
+            raise _TermsRefused(
+                "this site sends models that DP-SGD trained, and nothing else of its rows; make SecureStrategy without "
+                "train_metrics, around a strategy with fraction_evaluate=0.0"
             )
         if self.declared is not None:
             try:
@@ -301,7 +309,8 @@ class _Turn:
 
         base = base_of(model, metrics_of(terms), digest)
         weight = (lambda: self.weight) if terms.weighted else None  # `update` sets the weight
-        return client.receive(data, update, weight=weight, base=base, arrived=self.arrived)
+        trained = (lambda: self.training) if self.site.dp_sgd else None  # likewise
+        return client.receive(data, update, weight=weight, base=base, arrived=self.arrived, trained=trained)
 
     def _update(self, terms: SumTerms, digest: bytes) -> Mapping[str, Any]:
         """Call the app, and return the tensors of its reply that are summed, with the request's digest."""
@@ -311,4 +320,5 @@ class _Turn:
         given, self.weight, private = summed(reply.content, terms, self.phase, self.request.weighted_by)
         if private:
             _LOG.info("metrics that the terms do not sum stay here: %s", ", ".join(private))
+        self.training = training_of(reply.content) if self.site.dp_sgd else None
         return {CONTENT: digest_array(digest), **given}

@@ -53,6 +53,11 @@ class SitePolicy:
         seal: encrypts the files in the folder, which hold secrets. If it has an anchor (a small file that remembers the
             newest version of a sealed file, so that an older copy is refused), each file gets its own beside that,
             called `ANCHOR-FILENAME`.
+        dp_sgd: whether this site sends only models that DP-SGD trained, and its ledger counts (`Ledger.reserve` and
+            `record`, in the app): such an exchange costs no more epsilon. The app's reply holds the training's number,
+            in a record `"dp-sgd": ConfigRecord({"training": training.number})`; one without it, or whose steps the
+            ledger does not count within its limits, is not sent. Terms that sum anything else, such as metrics or
+            evaluations, are refused.
         announce_errors: whether the server reads that the app failed, so that the round goes on without this client,
             and in what the structure of its reply differs from the terms (names, shapes, kinds of metrics). By default
             the client sits out: the round is repeated, and the server does not learn because of which client.
@@ -71,6 +76,7 @@ class SitePolicy:
     ledger: Ledger | None = None
     folder: Path | str | None = None
     seal: Seal | None = None
+    dp_sgd: bool = False
     announce_errors: bool = False
 
     def __post_init__(self) -> None:
@@ -81,6 +87,7 @@ class SitePolicy:
             ("terms", _is_list_of_texts(self.terms), "a list of digests in hexadecimal"),
             ("party", self.party is None or number, "a client's number from 0"),
             ("announce_errors", type(self.announce_errors) is bool, "true or false"),
+            ("dp_sgd", type(self.dp_sgd) is bool, "true or false"),
         ):
             if not allowed:
                 raise ConfigError(f"{name} must be {wanted}; got {getattr(self, name)!r}")
@@ -91,6 +98,8 @@ class SitePolicy:
                 "identity (private, this site's), identities (public, all clients') and party (this site's number) "
                 "belong together; give all three or none"
             )
+        if self.dp_sgd and self.ledger is None:
+            raise ConfigError("dp_sgd needs the ledger that counts the trainings; give ledger, too")
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -104,7 +113,7 @@ class SitePolicy:
             folder = "states"
             seal = "seal.key"                  # file: the key; such a seal has no anchor
             ledger = "data.ledger"
-            [limits]                           # of the ledger: exchanges, epsilon, delta, unit
+            [limits]                           # of the ledger: exchanges, epsilon, delta, unit; else its file's
             exchanges = 2000
             [identities]                       # public identities in hexadecimal
             0 = "..."
@@ -116,7 +125,7 @@ class SitePolicy:
         place = Path(path)
         try:
             given = tomllib.loads(place.read_text(encoding="utf-8"))
-            limits = Limits(**given.pop("limits", {}))
+            limits = Limits(**given.pop("limits")) if "limits" in given else None
             read = _readers(place.parent, limits)
             known = {field.name for field in fields(cls)}
             if unknown := sorted(set(given) - known):
@@ -197,7 +206,7 @@ def _is_list_of_texts(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
-def _readers(folder: Path, limits: Limits) -> dict[str, Any]:
+def _readers(folder: Path, limits: Limits | None) -> dict[str, Any]:
     """Return, by entry of a site's file, the function that reads its value."""
 
     def seal(value: str) -> Seal:

@@ -27,6 +27,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from securefed._messages import PROTOCOL_VERSION, SERVER, check_version
 from securefed._tensors import Array
 from securefed.errors import ConfigError, MalformedError
+from securefed.flower._arrays import arrays_of
 from securefed.flower._grid import from_record, to_record
 from securefed.flower._refusals import ORDER
 from securefed.parties._result import SumResult
@@ -243,6 +244,7 @@ def model_of(message: Message, phase: str) -> tuple[str, dict[str, Array]]:
 
     Raises:
         ConfigError: a training message that does not hold exactly one record of arrays.
+        DataError: an array of it cannot be read.
     """
     if phase == EVALUATE:
         return "", {}
@@ -250,7 +252,7 @@ def model_of(message: Message, phase: str) -> tuple[str, dict[str, Array]]:
     if len(records) != 1:
         raise ConfigError(f"a training message must hold one ArrayRecord, the model; got {len(records)}")
     [(name, record)] = records
-    return name, {key: np.asarray(value.numpy()) for key, value in record.items()}
+    return name, arrays_of(record)
 
 
 def base_of(model: Mapping[str, Array], metrics: Sequence[str], digest: bytes) -> dict[str, Array]:

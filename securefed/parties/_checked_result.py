@@ -65,7 +65,7 @@ def checked_result(
     )  # fmt: skip
     found = result_of(terms, kept, base)
     for name, told, own in _compared(result, found):
-        if np.shape(told) != np.shape(own) or not np.allclose(told, own, rtol=_ROUNDING, atol=0.0, equal_nan=True):
+        if not _alike(told, own):
             raise SumRefused(SERVER, f"the published result does not follow from the announced sum: {name} differs")
     return found
 
@@ -79,6 +79,13 @@ def _announced(result: SumResult, terms: SumTerms) -> dict[str, Array]:
         return decode(result.announced)[0]
     except DataError as error:
         raise MalformedError(SERVER, f"the announced sum cannot be read: {error}") from error
+
+
+def _alike(told: Any, own: Any) -> bool:
+    """Tell whether names are equal, or numbers up to rounding."""
+    if isinstance(own, list):
+        return bool(told == own)
+    return np.shape(told) == np.shape(own) and np.allclose(told, own, rtol=_ROUNDING, atol=0.0, equal_nan=True)
 
 
 def _compared(told: SumResult, own: SumResult) -> list[tuple[str, Any, Any]]:

@@ -22,16 +22,15 @@ from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.client_state import PendingUpload
-from securefed._runtime.dp_sgd import Training
 from securefed._runtime.ledger import Ledger
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
-from securefed._runtime.privacy_cost import delta_of
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
 from securefed.parties._answer_time import hold, moment
 from securefed.parties._checked_result import checked_result
 from securefed.parties._contribution import (
+    Trained,
     build_nothing,
     check_trained,
     contribution,
@@ -41,7 +40,7 @@ from securefed.parties._contribution import (
     structure,
 )
 from securefed.parties._envelope import check_key, header, unwrap
-from securefed.parties._guards import check_rows, check_seal, open_beside
+from securefed.parties._guards import check_rows, check_seal, open_beside, run_budget
 from securefed.parties._node import PartyNode
 from securefed.parties._precision import lost_entirely
 from securefed.parties._result import SumResult
@@ -67,7 +66,7 @@ class SumClient:
         ledger: of this client's data set (`Ledger.open`), the same in every run: it counts the use of the data, and
             remembers over which parties they were summed, so that no two sums subtract. Without one, a client with a
             file keeps such a memory beside it (`client-0.ledger` for `client-0.state`), which outlives the state; one
-            without a file has it in memory and in `freeze`; and `terms.epsilon` limits this run only.
+            without a file has it in memory and in `freeze`. Either way `terms.epsilon` limits this run.
         file: where the state is kept: written before anything is computed and after every answer, so that the client
             may be another process for every message. An existing file is continued. Of two processes that read the
             same state, one answers; the other gets a `StorageError`.
@@ -122,11 +121,11 @@ class SumClient:
         hides = terms.defense.aggregation.hides  # else there is nothing to remember
         self._beside = partial(open_beside, Path(file), seal) if file is not None and hides else None
         self._sums, self._kept = ledger, _GIVEN  # the ledger that remembers sums, and who keeps it
-        self._own_ledger = ledger is None and terms.epsilon is not None  # then its entries, the "book", freeze with it
-        self._ledger = self._limited(None) if self._own_ledger else ledger
+        self._ledger = ledger
+        self._budget = run_budget(terms)  # of this run; its entries, the "book", freeze with it
         self._node: PartyNode | None = None
         self._base: bytes | None = None
-        self._trained: Training | None = None  # that made the update at hand
+        self._trained: Trained | None = None  # that made the update at hand
         self._said = False  # that nothing is left of a tensor, which is logged once
         if self._file is not None and (frozen := self._file.read()) is not None:
             self._restore(frozen)
@@ -138,8 +137,9 @@ class SumClient:
 
     @property
     def spent(self) -> DataUsage | None:
-        """Exchanges answered, and epsilon spent, as the ledger counts them; `None` without a ledger."""
-        return None if self._ledger is None else self._ledger.spent
+        """Exchanges answered and epsilon spent, as the ledger counts them; without one in this run, where it counts."""
+        counting = self._ledger or self._budget
+        return None if counting is None else counting.spent
 
     def wants_update(self, request: bytes) -> bool:
         """Tell whether a request asks for the contribution, so that `receive` needs the update.
@@ -158,7 +158,7 @@ class SumClient:
         metrics: Mapping[str, float] | None = None,
         base: Mapping[str, Any] | None = None,
         arrived: float | None = None,
-        trained: Training | None = None,
+        trained: Trained | None = None,
     ) -> bytes:
         """Answer one request; where the terms name a time for it (`answer_after`), wait until then.
 
@@ -171,8 +171,9 @@ class SumClient:
                 largest weight, as under noise: every client then weighs the same.
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
-            trained: the training by DP-SGD of the update, counted by this client's ledger (`Ledger.reserve`): the
-                exchange costs no more epsilon. Nothing else of the rows may be in the update; the weight is public.
+            trained: the update's training by DP-SGD, counted by this client's ledger (`Ledger.reserve`): the exchange
+                costs no more epsilon. Nothing else of the rows may be in the update; the weight is public. Or its
+                `number`, once it is recorded, or a function that returns either, where `update` trains.
             arrived: `time.monotonic()` when the request arrived, where the update was computed since; now by default.
 
         Returns:
@@ -185,6 +186,7 @@ class SumClient:
             ConfigError, DataError: the request needs the update, and it is missing, or of other names, shapes or types
                 than the terms; or a weight is given, and the terms have none. Nothing was answered; call again with the
                 right one.
+            BudgetSpent: with the training, the ledger is beyond a limit. Nothing was answered.
             StorageError: the state cannot be written. Nothing was answered.
 
         Warns:
@@ -252,8 +254,8 @@ class SumClient:
         if self._node is None:
             return b""
         values = {"run": self._node.run, "book": "", "ledger": self._kept, "base": (self._base or b"").hex()}
-        if self._own_ledger and self._ledger is not None:
-            values["book"] = json.dumps(self._ledger.book.to_json())
+        if self._budget is not None:
+            values["book"] = json.dumps(self._budget.book.to_json())
         tensors = {"node": from_bytes(freeze(self._node))}
         if self._kept == _FROZEN and self._sums is not None:
             tensors |= nest("sums", self._sums.sums.to_tensors())
@@ -310,7 +312,7 @@ class SumClient:
             return pending.fault
         try:
             given = structure(update() if callable(update) else update, self.terms)
-            check_trained(self.terms, self._sums, self._trained)  # again: a function may have trained just now
+            check_trained(self.terms, self._sums, self._trained, ended=True)  # a function may have trained just now
             check_rows(self.terms, given)
             count = number(weight(), "weight") if callable(weight) else weight
             if count > self.terms.largest_weight:
@@ -358,12 +360,13 @@ class SumClient:
         core = self.terms.core
         if self._sums is None and self._beside is not None:
             self._sums, self._kept = self._beside(expected=expected), _BESIDE
+            self._ledger = self._sums
         elif self._sums is None:
             self._sums, self._kept = Ledger.in_memory(), _FROZEN
         return PartyNode(
             self.party, run, core.schema, self._defense, exchanges=core.exchanges, ledger=self._ledger, rule=core.rule,
             sums=self._sums, persist=lambda node: self._save(),
-            base=lambda: self._base, trained=lambda: self._trained is not None,
+            base=lambda: self._base, trained=lambda: self._trained is not None, budget=lambda: self._budget,
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -374,8 +377,8 @@ class SumClient:
         """Take the state that `freeze` returned; raise `StorageError` where it is not one of this client."""
         try:
             tensors, values = decode(frozen)
-            if self._own_ledger and values["book"]:
-                self._ledger = self._limited(LedgerEntries.from_json(json.loads(values["book"])))
+            if self._budget is not None and values["book"]:
+                self._budget = run_budget(self.terms, LedgerEntries.from_json(json.loads(values["book"])))
             kept = values.get("ledger", "")
             self._base = bytes.fromhex(values.get("base", "")) or None
             if self._sums is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
@@ -390,8 +393,3 @@ class SumClient:
         except (KeyError, ValueError, TypeError, DataError) as error:
             raise StorageError(f"these bytes are no state of client {self.party}: {error!r}") from error
         self._node = node
-
-    def _limited(self, book: LedgerEntries | None) -> Ledger:
-        unit = self.terms.plan.privacy.unit if self.terms.plan.privacy is not None else "client"
-        limits = Limits(epsilon=self.terms.epsilon, delta=delta_of(self.terms.defense), unit=unit)
-        return Ledger.in_memory(limits, book)

@@ -16,6 +16,8 @@ from securefed.errors import ConfigError, DataError
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, read_update, without_wrapper
 
+Trained = Training | int | Callable[[], Training | int]
+"""A training by DP-SGD that a ledger counts, its number there, or a function that returns either once it has ended."""
 _LOG = logging.getLogger("securefed.client")
 
 
@@ -73,8 +75,8 @@ def contribution(
 
 def build_nothing(terms: SumTerms, base: Mapping[str, Array] | None) -> None:
     """Take the time of building a contribution, where the update failed and the server must not learn that."""
-    zeros = {tensor.name: np.broadcast_to(0.0, tensor.shape) for tensor in terms.tensors}
-    contribution(terms, zeros, 0.0, {name: 0.0 for name, _ in terms.metrics}, base)
+    zeros = {tensor.name: np.broadcast_to(0 if tensor.integer else 0.0, tensor.shape) for tensor in terms.tensors}
+    contribution(terms, structure(zeros, terms), 0.0, {name: 0.0 for name, _ in terms.metrics}, base)
 
 
 def number(value: Any, what: str) -> float:
@@ -116,8 +118,19 @@ def given_metrics(terms: SumTerms, metrics: Mapping[str, float]) -> dict[str, fl
     return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
 
 
-def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Training | None) -> None:
-    """Raise `ConfigError` for a training that the client's ledger does not count, or beside metrics without noise."""
+def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Trained | None, *, ended: bool = False) -> None:
+    """Check that the client's ledger counts the training of an update, within its limits, and that it is sent alone.
+
+    Args:
+        terms: the terms of the sum.
+        ledger: the client's.
+        trained: the training; `None` for an update of another kind.
+        ended: whether the update was computed, so that a function that returns the training can be called.
+
+    Raises:
+        ConfigError: the ledger does not count it, or something else of the rows is summed beside the model.
+        BudgetSpent: the ledger is beyond a limit.
+    """
     if trained is None:
         return
     if ledger is None:
@@ -127,4 +140,5 @@ def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Training | No
             f"the metrics {[name for name, _ in terms.metrics]} are sent without noise, beside an update that DP-SGD "
             "made private; make terms without metrics, or leave trained out"
         )
-    ledger.check_training(trained)
+    if not callable(trained) or ended:
+        ledger.check_training(trained() if callable(trained) else trained)

@@ -17,6 +17,8 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import LedgerEntries, Limits
+from securefed._runtime.privacy_cost import delta_of
 from securefed._runtime.sum_memory import SumRule
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
@@ -42,6 +44,8 @@ class GuardedTerms(Protocol):
     def defense(self) -> Defense: ...
     @property
     def base(self) -> bool: ...
+    @property
+    def epsilon(self) -> float | None: ...
     @property
     def least_rows(self) -> int | None: ...
     @property
@@ -164,6 +168,17 @@ def open_beside(state: Path, seal: Seal | None, *, expected: bool, named: Path |
     path = named or ledger_beside(state)
     own = None if seal is None else seal.for_file(path.name)
     return Ledger.beside(path, own, expected=expected or named is not None)
+
+
+def run_budget(terms: GuardedTerms, book: LedgerEntries | None = None) -> Ledger | None:
+    """Return the ledger of one run that limits it to the epsilon of its terms; `None` where they name none."""
+    if terms.epsilon is None:
+        return None
+    privacy = terms.plan.privacy
+    limits = Limits(
+        epsilon=terms.epsilon, delta=delta_of(terms.defense), unit="client" if privacy is None else privacy.unit
+    )
+    return Ledger.in_memory(limits, book)
 
 
 def _counts_rows(name: str) -> bool:

@@ -10,7 +10,9 @@ from securefed._messages import SERVER, Message
 from securefed._public import Public
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
 from securefed._runtime.exchange_header import TRAIN
+from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_cost import PrivacyCost
+from securefed._runtime.refusals import charge
 from securefed._runtime.sum_node import SumNode
 from securefed.errors import ContradictionError
 from securefed.parties._update import BASE, no_model
@@ -27,14 +29,16 @@ class PartyNode(SumNode):
         args: as of `SumNode`.
         base: returns the digest of the model of the update at hand; `None` where the terms bind none.
         trained: tells whether DP-SGD made the update at hand, in a training that the ledger counts.
+        budget: returns the ledger that limits this run alone to the epsilon of its terms; `None` without a limit.
         settings: as of `SumNode`.
     """
 
     def __init__(
-        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool], **settings: Any
-    ) -> None:
+        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool],
+        budget: Callable[[], Ledger | None] = lambda: None, **settings: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **settings)
-        self._own_base, self._trained = base, trained
+        self._own_base, self._trained, self._budget = base, trained, budget
 
     @property
     def terms(self) -> str:
@@ -46,6 +50,12 @@ class PartyNode(SumNode):
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         cost = super()._cost(state)
         return cost.of_trained() if self._trained() else cost
+
+    def _use_up(self, pending: PendingUpload) -> None:
+        if (budget := self._budget()) is not None:
+            assert pending.state.session is not None
+            charge(budget, self.run, pending.state.session.round, self._cost(pending.state))
+        super()._use_up(pending)
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
         pending = super()._accept(state, message)

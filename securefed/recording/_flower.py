@@ -162,7 +162,10 @@ class FlowerRecording:
         records = list(message.content.array_records.values())
         if not records:
             raise DataError("a training message holds no model; it needs an ArrayRecord")
-        arrays = {str(name): np.asarray(array.numpy()) for record in records for name, array in record.items()}
+        try:
+            arrays = {str(name): np.asarray(array.numpy()) for record in records for name, array in record.items()}
+        except Exception as error:  # NumPy raises errors of many types for bytes that are no array
+            raise DataError(f"an ArrayRecord holds bytes that are no NumPy array: {error!r:.200}") from error
         return self._named(list(arrays.values())) if self.names is not None else arrays
 
     def _named(self, arrays: Sequence[Array]) -> dict[str, Array]:

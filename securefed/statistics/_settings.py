@@ -46,7 +46,7 @@ def from_terms(terms: SumTerms) -> Any:
         statistic.summand(read_table("site.csv"))
 
     Raises:
-        ConfigError: the terms are of no statistic of this package.
+        ConfigError: the terms are of no statistic of this package, or bind it to a base.
         DataError: their settings cannot be read.
     """
     if not isinstance(terms, SumTerms):
@@ -55,6 +55,11 @@ def from_terms(terms: SumTerms) -> Any:
         raise ConfigError(
             "these terms do not say what is summed; take terms that `Statistic.terms` made, of a statistic of this "
             "package, or make the statistic in code, alike at all parties"
+        )
+    if terms.base:
+        raise ConfigError(
+            "these terms bind a statistic to a base: the rows of a party add the same to it under every base, so that "
+            "sums over all parties and all but one would subtract; take terms that `Statistic.terms` made"
         )
     try:
         made = _read(json.loads(terms.about))

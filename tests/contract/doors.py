@@ -48,6 +48,8 @@ ALL = tuple(range(N))
 IDENTITIES = Identities.generate(N)
 SERVER_KEY = new_identity()
 """The server's private identity, where it signs its requests."""
+WEIGHT: float | None = 1.0
+"""The weight of each client, where the terms sum weights."""
 UPDATES = {i: {"w": np.array([i + 1.0, 10.0 * i])} for i in ALL}
 ROWS = np.random.default_rng(0)
 DATA = [Dataset(ROWS.uniform(-1, 1, (8, 4)), np.arange(8) % 2) for _ in ALL]
@@ -90,7 +92,7 @@ class Door(ABC):
         """Open it, as every run does; made at first."""
         if not self.path(party).exists():
             Ledger.create(self.path(party), Limits(), spent=DataUsage())
-        return Ledger.open(self.path(party), Limits())
+        return Ledger.open(self.path(party))
 
 
 def masking(**options: Any) -> SecureAggregation:
@@ -178,7 +180,7 @@ class PartyFolder(Sums):
             for party in cohort:
                 self.ledger(party)
                 own = {"w": np.full(2, np.nan)} if party == self.failing else UPDATES[party]
-                mine = Contribution(own, 1.0, base=base)
+                mine = Contribution(own, WEIGHT, base=base)
                 answer(at(f"client-{party}", ledger=self.path(party)), party, keys_of(party), mine)
             take_turn(at("server"), SERVER_KEY)
         return SumResult.from_folder(place, self.terms).survivors
@@ -202,7 +204,7 @@ class Http(SumsWithoutBase):
             headers = {"Authorization": f"Bearer token {number}"}
             transport = httpx.ASGITransport(rounds.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://sum", headers=headers) as http:
-                await module.contribute(http, self.client(number), self.update(number), weight=1)
+                await module.contribute(http, self.client(number), self.update(number), weight=WEIGHT)
 
         async def everything() -> Any:
             return (await asyncio.gather(rounds.run(), *map(client, cohort), return_exceptions=True))[0]
@@ -237,8 +239,8 @@ class Mod(Door):
         self.grid.lose = lambda message: message.metadata.dst_node_id in left_out and "arrays" in message.content
         random.seed(5)
         strategy = SecureStrategy(
-            FedAvg(fraction_evaluate=0.0), masking(), train_metrics=("train_loss",), largest_weight=64.0, poll=0.001,
-            patience=0.05, **self.options,
+            FedAvg(fraction_evaluate=0.0), masking(), poll=0.001, patience=0.05,
+            **{"train_metrics": ("train_loss",), "largest_weight": 64.0} | self.options,
         )  # fmt: skip
         initial = ordinary_app.initial()
         initial["b"] = Array(np.full(1, model))

@@ -8,6 +8,8 @@ The last column says where a guard does not apply, and why.
 | equal sources keep their survivors | A | doors without a base, where every sum of the rows counts as equal (B) |
 | no small block of parties | B | doors with a base, unless `survivor_change` asks for it: their contributions differ |
 | absences of a base and of the data | | in the clear: a client refuses by name; under noise: it sends zeros |
+| limits of the ledger | | |
+| epsilon of the terms, beside a ledger | | doors whose clients have no budget of the run: `Federation`, `client_app` |
 | the ledger is not lost | | clients in memory: their promise ends with the process, as the plan says |
 | no check key in the clear | | clients in memory, which write no file |
 | least parties and rows | | doors of training, whose terms carry neither |
@@ -33,13 +35,14 @@ from securefed._commands.party_answer import Contribution, answer
 from securefed._commands.party_exchange import Exchange
 from securefed._runtime.sum_guard import SumGuard
 from securefed._runtime.sum_memory import REFUSAL
-from securefed.defenses import secure_aggregation
+from securefed.defenses import chain, clip, secure_aggregation, skellam
 from securefed.defenses._secure_aggregation import Identities
 from securefed.errors import ConfigError, PlanError, RolledBackError, RoundVoid
 from securefed.flower import SitePolicy
 from securefed.parties import SumClient, SumServer, SumTerms, _client
-from securefed.statistics import Histogram
+from securefed.statistics import Histogram, from_terms
 from tests.combinations import each_value
+from tests.contract import doors
 from tests.contract.doors import (
     ALL,
     CODES,
@@ -94,7 +97,16 @@ def absences(door: Door) -> None:
     assert door.play(ALL, 3.0) == ALL
 
 
-SCENARIOS: list[Callable[[Door], None]] = [two_runs, three_runs, absences]
+def limits(door: Door) -> None:
+    """The operator's limits stand in the ledger's file, and hold where a door opens it without naming any."""
+    door.ledger(0)
+    Ledger.open(door.path(0), Limits(exchanges=1)).change_sums(lambda sums: sums, always=True)
+    assert door.play(ALL) == ALL
+    assert 0 not in door.play(ALL)
+    assert door.ledger(0).spent.exchanges == 1
+
+
+SCENARIOS: list[Callable[[Door], None]] = [two_runs, three_runs, absences, limits]
 
 
 def named(value: Any) -> str:
@@ -116,12 +128,51 @@ def test_the_battery_finds_a_door_without_the_guard(
         scenario(door(tmp_path))
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_terms_that_bind_a_statistic_to_a_base_are_refused(bound: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    """Another base would make another source of the same rows: two tables would subtract, as the control shows."""
+    monkeypatch.setattr(Statistics, "terms", replace(Statistics.terms, base=bound, differences=False))
+    monkeypatch.setattr(Statistics, "base", bound)
+    door = Statistics(tmp_path)
+    if not bound:
+        assert from_terms(door.terms) == door.statistic
+        return
+    with pytest.raises(ConfigError, match="bind a statistic to a base"):
+        from_terms(door.terms)
+    zeros = {tensor.name: np.zeros(tensor.shape) for tensor in door.terms.tensors}
+    given = [({"base": value}, {"base": value}) for value in (zeros, {n: v + 1 for n, v in zeros.items()})]
+    monkeypatch.setattr(Statistics, "given", lambda self, model: given[int(model)])
+    tables = [door.result(cohort, model).total["cells"] for model, cohort in enumerate((ALL, FOUR))]
+    np.testing.assert_allclose(tables[0] - tables[1], door.statistic.summand(CODES[4])["cells"], atol=1e-6)
+
+
 def test_without_the_guard_two_tables_show_the_fifth_party_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: with the guards, the second table is refused."""
     monkeypatch.setattr(SumGuard, "release", lambda *_: None)
     door = Statistics(tmp_path)
     tables = [door.result(cohort).total["cells"] for cohort in (ALL, FOUR)]
     np.testing.assert_allclose(tables[0] - tables[1], door.statistic.summand(CODES[4])["cells"], atol=1e-6)
+
+
+@pytest.mark.parametrize("door", [Sums, PartyFolder, Http, Mod], ids=lambda door: door.name)
+def test_the_epsilon_of_the_terms_limits_a_run_where_a_ledger_counts_all_runs(
+    door: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger has no limit of its own; the server goes on beyond the budget, and the clients do not."""
+    monkeypatch.setattr(SumTerms, "budget", lambda terms: None)
+    noisy = chain(clip(1.0), skellam(1.0), masking())
+    if door is Mod:
+        monkeypatch.setattr(doors, "masking", lambda: noisy)
+        monkeypatch.setattr(
+            door, "options", {"epsilon": 0.5, "largest_weight": None, "train_metrics": (), "local": ("seen",)}
+        )
+    else:
+        terms = SumTerms.like(UPDATES[0], clients=N, defense=noisy, epsilon=0.5, base=door.base, max_void=1)
+        monkeypatch.setattr(door, "terms", terms)
+        monkeypatch.setattr(doors, "WEIGHT", None)
+    made = door(tmp_path)
+    assert made.play(ALL) == ()
+    assert made.ledger(0).spent.exchanges == 0
 
 
 @pytest.mark.parametrize(("first", "second"), [(Sums, PartyFolder), (PartyFolder, Sums), (Statistics, SumsWithoutBase)])

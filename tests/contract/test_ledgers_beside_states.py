@@ -94,6 +94,8 @@ def app_folder(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
 def test_a_ledger_beside_the_state_is_made_at_first_use_and_its_loss_is_no_first_use(door: Any, tmp_path: Path) -> None:
     goes_on, ledger = door(tmp_path)
     goes_on()  # positive control
+    counted = Ledger.open(ledger).spent.exchanges
+    assert counted >= (door is not party_command)  # which has not answered with its update yet
     ledger.unlink()
     with pytest.raises(LedgerLost, match="securefed ledger create"):
         goes_on()

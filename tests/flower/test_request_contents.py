@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from securefed._messages import SERVER
 from securefed._messages import Message as Inner
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.flower import secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
 from securefed.parties import SumTerms
@@ -121,3 +121,32 @@ def test_requests_that_an_app_can_tell_apart_have_different_digests() -> None:
     digests = [content_digest(message, "weight", "") for message in messages]
     assert digests == [content_digest(message, "weight", "") for message in messages]  # the control
     assert len(set(digests)) == len(messages)
+
+
+HOSTILE = {
+    "another serialisation": Array("float32", (1,), "1", b"\x00\x00\x80?"),
+    "no header": Array("float32", (1,), "numpy.ndarray", b"\x93NUMPY\x01\x00\x08\x00{'shape'"),
+    "an archive": Array("float32", (1,), "numpy.ndarray", b"PK\x05\x06" + bytes(18)),
+    "objects": Array("object", (1,), "numpy.ndarray", b"\x80\x04N."),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_model_that_cannot_be_read_is_refused_by_name(name: str) -> None:
+    """The strategy sends it, or the app replies with it."""
+    start = ArrayRecord({**ordinary_app.initial(), "b": HOSTILE[name]})
+    strategy = secured(FedAvg(fraction_evaluate=0.0))
+    with pytest.raises(DataError, match="bytes of the array 'b' are no NumPy array"):
+        strategy.start(ordinary_app.grid(secure_mod), start, 1, 0.05)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_app_whose_model_cannot_be_read_sits_out(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def train(message: Any, context: Any) -> Any:
+        reply = ordinary_app.train(message, context)
+        reply.content["arrays"]["b"] = HOSTILE[name]
+        return reply
+
+    with pytest.raises(RoundVoid, match="sat out"):
+        run(secured(FedAvg(fraction_evaluate=0.0)), ordinary_app.grid(secure_mod, train=train), rounds=1)
+    assert "securefed.errors.DataError: the bytes of the array 'b' are no NumPy array" in caplog.text

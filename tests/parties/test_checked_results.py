@@ -67,6 +67,7 @@ def test_every_client_checks_what_the_user_reads(rounds: int, differences: bool 
         (SumRefused, {"total": {"w": 2 * result.total["w"]}}),
         (SumRefused, {"metrics": {"rows": 11.0}}),
         (SumRefused, {"metrics": {}}),
+        (SumRefused, {"metrics": {"columns": result.metrics["rows"]}}),
         (SumRefused, {"weight": 11.0}),
         (SumRefused, {"error": {"w": 0.0}}),
         (SumRefused, {"survivors": (0, 1, 2)}),
