@@ -268,16 +268,15 @@ class SumTerms:
         """The terms as the message layer reads them: the tensors of every message, and which sums a client lets out."""
         specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring, t.sensitivity) for t in self.tensors]
         specs += [TensorSpec(f"{METRIC}{name}", (), bound, 64) for name, bound in self.metrics]
-        if self.weighted:
-            specs.append(TensorSpec(WEIGHT, (), 1.0, 64))
+        specs += [TensorSpec(WEIGHT, (), 1.0, 64)] if self.weighted else []
         if not specs:
             raise ConfigError("these terms name no tensor; a contribution holds at least one")
         check_sampling(self.defense, self.cohort, self.clients)
         told = broadcast_of(None, 0)  # of any round: its digest has the same shape and type
-        dtypes = {name: value.dtype for name, value in told.items()}
-        schema = SumSchema({TRAIN: Layout(tuple(specs))}, Layout.of(told), dtypes, self.clients, self.cohort)
-        exchanges = ExchangeSchedule(self.rounds, max_void=self.max_void)
-        return SumFacts(defense=self.defense, schema=schema, exchanges=exchanges, rule=rule_of(self))
+        layouts, dtypes = {TRAIN: Layout(tuple(specs))}, {name: value.dtype for name, value in told.items()}
+        schema = SumSchema(layouts, Layout.of(told), dtypes, self.clients, self.cohort)
+        allowed = ExchangeSchedule(self.rounds, max_void=self.max_void)
+        return SumFacts(defense=self.defense, schema=schema, exchanges=allowed, rule=rule_of(self))
 
     @cached_property
     def plan(self) -> Plan:
