@@ -78,3 +78,11 @@ def test_rows_that_a_client_holds_took_part() -> None:
     held = rows_not_held(rows, [np.array([[0.0, 1.0]]), np.array([[9.0, 9.0], [4.0, 5.0]])])
     np.testing.assert_array_equal(held, [[2.0, 3.0]])
     np.testing.assert_array_equal(rows_not_held(rows, []), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+
+
+def test_single_rows_fit_by_chance_as_rows_matched_one_by_one() -> None:
+    rng = np.random.default_rng(4)
+    estimate, others, mean = rng.normal(size=(3, 5)), rng.normal(size=(40, 5)), np.zeros(5)
+    apart = sum(float(np.square(match(estimate, row[None]) - row).sum()) for row in others)
+    expected = min(1.0, float(np.sqrt(apart / np.square(others).sum())))
+    assert fit_by_chance(estimate, others, 1, mean) == pytest.approx(expected, rel=1e-12)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.registered import audited_defenses
 from securefed._auditing.registered import seed_run as runs
@@ -33,9 +34,14 @@ NOISE = {(8.0, 6): 1e-3, (8.0, 10): 1e-3}
 
 
 def outcome(
-    algorithm: str, *defenses: str, attacks: tuple[str, ...] = (), seed: int = 5, first: bool = False
+    algorithm: str,
+    *defenses: str,
+    attacks: tuple[str, ...] = (),
+    seed: int = 5,
+    first: bool = False,
+    every_seed: bool = False,
 ) -> SeedResult:
-    settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), False)
+    settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), every_seed)
     subject = RegisteredSubject(algorithm, settings)
     return runs.SeedRun(algorithm, subject.case, settings, subject.prepare(seed), seed, first).run()
 
@@ -82,6 +88,17 @@ def test_what_exact_defences_share_is_run_once(monkeypatch) -> None:
         (SECURE_AGGREGATION, "changing survivors"),
         (PAILLIER, "changing survivors"),
     }
+
+
+def test_a_real_run_over_changing_clients_makes_two_pairs_of_rounds_which_cost_what_all_of_them_do() -> None:
+    def costs(**how: bool) -> RunFacts:
+        facts = outcome("pca/ssi", SECURE_AGGREGATION, first=True, attacks=("gram/difference",), **how).facts
+        return next(fact for fact in facts if fact.view == "changing survivors")
+
+    few, every = costs(), costs(every_seed=True)
+    assert (few.rounds, every.rounds) == (2 * runs.REAL_ROUNDS, runs.ABSENCE_ROUNDS)
+    assert few.identical and every.identical
+    assert few.bytes_per_client_round == pytest.approx(every.bytes_per_client_round)
 
 
 def test_one_key_serves_all_runs_and_answers_each_apart(monkeypatch) -> None:
