@@ -228,7 +228,7 @@ class GraphSimulation:
         """Return the standard deviation of each equation's noise, (equations,)."""
         return np.concatenate([np.broadcast_to(round_.noise, round_.total.shape) for round_ in self.rounds])
 
-    def spread(self, of_rounds: Sequence[float]) -> Array:
+    def spread(self, of_rounds: Sequence[float] | Array) -> Array:
         """Return a number of each round for each of its equations, (equations,)."""
         return np.repeat(of_rounds, [round_.total.size for round_ in self.rounds])
 

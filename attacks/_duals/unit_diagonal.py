@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -196,5 +197,5 @@ def _images(U: Array, coordinates: SymmetricMatrices) -> Array:
     These are the columns of the linear equations for the coordinates of S.
     """
     S = coordinates.matrix(DualArray.variables(np.zeros(coordinates.count)))
-    images: Array = off(U, S @ U).slopes  # (features, rank, coordinates)
-    return images.reshape(U.size, -1)
+    images: Any = off(U, S @ U)  # its slopes are (features, rank, coordinates)
+    return np.asarray(images.slopes.reshape(U.size, -1))

@@ -4,13 +4,10 @@ Attacks call it to fit what they look for (a Gram matrix, rows of data, distance
 simulated client with the parameters x, less the observed messages.
 
 Given r(x), (m,), and its Jacobian J, (m, n), a step d minimises ||J d + r||^2 + damping ||d||^2; it is taken if it
-reduces ||r||, and the damping is raised otherwise. Two rules choose the damping and the steps. `NielsenDamping` adapts
-the damping to how well the last step was predicted, and takes undamped steps near the solution; it needs few Jacobians
-where these are the main cost and the valley of the objective is straight. `GeodesicAcceleration` corrects each step for
-the curvature of the valley, at the price of one more residual a step; it frees searches that would crawl along the
-floor of a curved valley.
-
-SciPy's `least_squares` is no replacement: nine of this project's tests fail with it, and it takes half as long again.
+reduces ||r||, and the damping is raised otherwise. `NielsenDamping` adapts the damping to how well the last step was
+predicted, and takes undamped steps near the solution. `GeodesicAcceleration` corrects each step for the curvature of
+the valley; it frees searches that would crawl along its floor. SciPy's `least_squares` is no replacement: nine of this
+project's tests fail with it, and it takes half as long again.
 
 Sources: Madsen, Nielsen, Tingleff, Methods for Non-Linear Least Squares Problems (2004), algorithm 3.16;
 Transtrum and Sethna, arXiv:1201.5885.
@@ -397,8 +394,7 @@ class _DampedLeastSquares:
         """Return s_1^2, the square of the largest singular value, by Lanczos iterations on a large J^T J."""
         if self._svd is not None:
             return float(self._svd[1][0]) ** 2
-        assert self._normal is not None
-        if not self._normal.any():
+        if self._normal is None or not self._normal.any():
             return 0.0
         last = len(self.scale) - 1
         return float(eigsh(self._normal, k=1, v0=np.ones(last + 1), return_eigenvectors=False)[0])

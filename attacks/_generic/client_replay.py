@@ -123,12 +123,8 @@ class Replay:
     @cached_property
     def noise(self) -> Array:
         """Standard deviation of the noise that a defence added to each entry of `messages`, (equations,)."""
-        parts = [
-            np.full(np.size(o.message[name]), o.noise.get(name, 0.0))
-            for o in self.observed.rounds
-            for name in sorted(o.message)
-        ]
-        return np.concatenate(parts)
+        pairs = [(o, name) for o in self.observed.rounds for name in sorted(o.message)]
+        return np.concatenate([np.full(np.size(o.message[name]), o.noise.get(name, 0.0)) for o, name in pairs])
 
     @cached_property
     def scale(self) -> float:
@@ -195,7 +191,6 @@ class Replay:
             index: the member's place in `members`.
             data: its rows and labels.
             seed: seed of its draws; the attacker's own by default.
-
         """
         client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
         self.check_budget()
@@ -295,8 +290,7 @@ class Replay:
 
         A step that leaves torch, or detaches, has a derivative of zero; one that calls `backward` itself has none.
         """
-        clips = any(observation.clips for observation in self.observed.rounds)
-        if clips or not isinstance(self.target.algorithm, Differentiable):
+        if any(o.clips for o in self.observed.rounds) or not isinstance(self.target.algorithm, Differentiable):
             return False
         rng = np.random.default_rng([self.seed, 8])
         rows, line = self.likely(rng), rng.normal(size=(self.rows, self.features))
@@ -322,8 +316,8 @@ class Replay:
     def jacobian(self, rows: Array) -> Array:
         """Return d messages / d rows, (equations, rows * features).
 
-        Derivatives come from torch if these are right, else from running the step on a `DualArray`, else from central
-        differences, which are accurate to about 1e-9 of the Jacobian's scale (2e-5 for messages in float32).
+        They come from torch if these are right, else from the step on a `DualArray`, else from central differences,
+        which are accurate to about 1e-9 of the Jacobian's scale (2e-5 for messages in float32).
         """
         if self.differentiable:
             assert isinstance(self.target.algorithm, Differentiable)
@@ -332,20 +326,16 @@ class Replay:
 
     def _tangents(self, member: int, data: Dataset) -> Array:
         """Return the derivative of one member's messages by its rows, (equations, rows * features)."""
+        lines, columns = np.eye(data.x.size).reshape(-1, *data.x.shape), []
         with suppress(SecureFedError):  # the step has operations without a rule
-            rows = DualArray(data.x, np.eye(data.x.size).reshape(*data.x.shape, -1))
+            rows = DualArray(data.x, np.moveaxis(lines, 0, -1))
             sent: Any = self.alone(member, self.member_data(member, rows))
             if isinstance(sent, DualArray):
                 return sent.slopes
-        columns = []
-        for entry in np.ndindex(data.x.shape):
-            step = self.units.step * max(abs(float(data.x[entry])), self.target.public.feature_bound)
-            ends = []
-            for sign in (1, -1):
-                shifted = data.x.copy()
-                shifted[entry] += sign * step
-                ends.append(self.alone(member, Dataset(shifted, data.y)))
-            columns.append((ends[0] - ends[1]) / (2 * step))
+        for line in lines:
+            step = self.units.step * max(float(np.abs(data.x[line > 0])[0]), self.target.public.feature_bound)
+            ahead, behind = (self.alone(member, Dataset(data.x + sign * step * line, data.y)) for sign in (1, -1))
+            columns.append((ahead - behind) / (2 * step))
         return np.stack(columns, axis=1)
 
     def _autodiff(self, algorithm: Differentiable, rows: Array) -> Array:

@@ -63,7 +63,8 @@ def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Seque
     start = parametrisation.coordinates(equations.reduced(estimate))
     linearised = ForwardSimulation(problem, parametrisation.count).sent_and_tangents
     fit = levenberg_marquardt(linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
-    return parametrisation.matrix(fit.point)
+    S: Array = parametrisation.matrix(fit.point)
+    return S
 
 
 @dataclass(frozen=True)
