@@ -1,1 +1,1 @@
-"""Run federations: the round loop of the server, the client that answers it, and the rules of both."""
+"""Make the sums of a run at server and clients, and run a federation as a loop over sums."""
