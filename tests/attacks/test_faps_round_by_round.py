@@ -73,6 +73,7 @@ def test_solved_subproblems_cancel_the_matrix(kind):
     assert relative_error(got.value, gram(clients[0])) < 1e-4
 
 
+@pytest.mark.exhaustive
 def test_shuffled_or_noisy_messages_break_the_chain():
     clients = digits(12, "random")
     observed, target = observe(FAPS(2, inner_steps=1), clients, 10)

@@ -115,6 +115,7 @@ def test_an_image_is_found_behind_convolutions_after_local_steps_but_not_by_othe
     assert wrong.residual > 1e-2  # hyper-parameters that are not the client's show
 
 
+@pytest.mark.exhaustive
 def test_smoothed_kinks_lead_to_an_image_that_plain_descent_does_not_find() -> None:
     torch.manual_seed(0)
     layers: list[nn.Module] = []

@@ -154,5 +154,6 @@ def test_local_noise_as_planned_is_not_flagged() -> None:
     assert not audited("audit_noise", local_gaussian(2.0)).flagged
 
 
+@pytest.mark.exhaustive
 def test_the_self_check_judges_its_planted_noise_alike_every_time() -> None:
     assert all(item.right for _ in range(2) for item in check_noise())
