@@ -80,8 +80,8 @@ def test_a_model_that_the_server_chooses_and_sends_to_all_clients_is_not_noticed
     """What clients are told is bound to be the same for all, not to be right."""
     honest = federation(VERIFIED).run(3).output
     chosen = federation(VERIFIED)
-    vectors = chosen._server.vectors
-    chosen._server = replace(chosen._server, vectors={name: value + 1 for name, value in vectors.items()})
+    vectors = chosen.state.vectors
+    chosen.state = replace(chosen.state, vectors={name: value + 1 for name, value in vectors.items()})
     assert any(np.abs(chosen.run(3).output[name] - value).max() > 1e-3 for name, value in honest.items())
 
 

@@ -84,7 +84,7 @@ def test_a_row_moves_a_step_by_no_more_than_the_clip_and_the_noise_is_as_planned
 
     def upload(clients: list[Dataset], noise: float) -> np.ndarray:
         federation = Federation(private(noise_multiplier=noise, **settings), clients, seed=1)
-        start, after = (federation.algorithm.broadcast(federation._server), federation.run(1).output)
+        start, after = (federation.algorithm.broadcast(federation.state), federation.run(1).output)
         return np.concatenate([(after[name] - start[name]).ravel() for name in start])
 
     moved = upload(rows, 1e-12) - upload(odd, 1e-12)
@@ -103,7 +103,7 @@ def test_a_million_draws_have_the_planned_variance_within_one_percent() -> None:
     algorithm = private(problem=wide, local_steps=1, batch_size=None, noise_multiplier=3.0, learning_rate=1.0)
     clients = [Dataset(np.zeros((4, 1000)), np.arange(4) % 2)]
     federation = Federation(algorithm, clients)
-    start = algorithm.broadcast(federation._server)["weight"]
+    start = algorithm.broadcast(federation.state)["weight"]
     noise = federation.run(1).output["weight"] - start
     assert noise.size == 10**6
     assert noise.var() == pytest.approx((3.0 / 4) ** 2, rel=0.01)
@@ -250,7 +250,7 @@ def test_convolutions_and_other_targets_work_and_what_opacus_cannot_do_is_named(
 
 def contributing(algorithm: PrivateFedAvg) -> tuple[Any, Any, Any]:
     federation = Federation(algorithm, data())
-    return federation.nodes[0].state.committed, algorithm.broadcast(federation._server), np.random.default_rng(0)
+    return federation.nodes[0].state.committed, algorithm.broadcast(federation.state), np.random.default_rng(0)
 
 
 def test_draws_that_take_no_row_still_make_a_step_of_noise() -> None:

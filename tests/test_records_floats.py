@@ -36,7 +36,7 @@ def zeros(features: int, precision: str) -> TorchModule:
 
 def started(algorithm: PrivateFedAvg, data: Dataset) -> tuple[Any, Any]:
     federation = Federation(algorithm, [data])
-    return federation.nodes[0].state.committed, algorithm.broadcast(federation._server)
+    return federation.nodes[0].state.committed, algorithm.broadcast(federation.state)
 
 
 def test_every_upload_lies_on_the_grid_whichever_rows_are_there() -> None:
@@ -139,5 +139,5 @@ def test_evaluation_is_refused_before_a_round_is_paid_for(defense: Any) -> None:
     assert all(node.state.committed.spent == () for node in federation.nodes.values())
     client = federation.nodes[0].state.committed
     with pytest.raises(ConfigError, match="without noise"):  # nor does a client that a server asks all the same
-        federation.algorithm.evaluate(client, federation.algorithm.broadcast(federation._server))
+        federation.algorithm.evaluate(client, federation.algorithm.broadcast(federation.state))
     assert Federation(FedAvg(problem=problem), clients, defense).run(1, evaluate_every=1).history[0].metrics

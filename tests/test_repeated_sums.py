@@ -63,9 +63,9 @@ def test_a_doubled_range_does_not_make_a_repeated_contribution_a_new_one(monkeyp
             transport=without(0, lambda m: m.round > 0),
             options=RunOptions(max_void=2),
         )
-        server = federation._server
+        server = federation.state
         federation.run(1)
-        federation._server = server  # the same broadcast again
+        federation.state = server  # the same broadcast again
         federation._counted.exchanges.clear()
         federation._doublings["train"] = 1
         if match is None:

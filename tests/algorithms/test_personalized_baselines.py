@@ -241,7 +241,7 @@ def test_a_batched_cohort_is_the_loop(method, settings: dict) -> None:
     federation = Federation(algorithm, data, seed=2, cohort=4)
     federation.run(4)
     clients = [node.state.committed for node in federation.nodes.values()]
-    broadcast = algorithm.broadcast(federation._server)
+    broadcast = algorithm.broadcast(federation.state)
     together = algorithm.contribute_together(clients, broadcast, [np.random.default_rng(k) for k in range(6)])
     for k, (client, (state, sent)) in enumerate(zip(clients, together, strict=True)):
         alone, expected = algorithm.contribute(client, broadcast, np.random.default_rng(k))

@@ -230,7 +230,6 @@ class EverybodyJoins(PoissonCohort):
         return contribution
 
 
-@pytest.mark.exhaustive
 def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
     """At delta .01 a client that joins with probability .02 is nearly hidden by that alone."""
     module = import_module("securefed.defenses._differential_privacy.gaussian")

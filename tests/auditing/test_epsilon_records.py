@@ -122,7 +122,6 @@ DRAWN = private(noise_multiplier=0.4, batch_size=1, delta=0.3)
 """At delta .3 a row that is drawn with probability 1 / 64 is hidden by that alone, under noise that hides none."""
 
 
-@pytest.mark.exhaustive
 def test_rows_that_are_not_drawn_as_accounted_for_are_flagged() -> None:
     claimed = DRAWN.per_round(MANY.rows)
     assert claimed < 0.02

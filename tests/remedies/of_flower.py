@@ -5,13 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
+from torch import nn
 
 from securefed.defenses import chain, clip, secure_aggregation, skellam
 from securefed.flower import SecureStrategy, SitePolicy
+from securefed.flower._arrays import arrays_of
 from securefed.flower._client import party_of
 from tests.parties.sums import terms_of
-from tests.remedies.followed import Followed, arguments, found
+from tests.remedies.followed import Followed, arguments, evaluated, found
 
 STRATEGY = "securefed/flower/_strategy.py"
 NOISE = chain(clip(1.0), skellam(1.0), secure_aggregation())
@@ -62,6 +65,14 @@ TABLE: dict[str, Followed] = {
         "the largest weight that one client may have is not ",
         lambda _: strategy(),
         lambda message, _: strategy(**arguments("SecureStrategy (largest_weight=1000),", message)),
+    ),
+    "an array that cannot be read": Followed(
+        "securefed/flower/_arrays.py",
+        "are no NumPy array",
+        lambda _: arrays_of(ArrayRecord({"w": Array("float64", (2,), "numpy.ndarray", b"no array")})),
+        lambda message, _: arrays_of(
+            evaluated(r"as (ArrayRecord\(.*?\)) does", message, ArrayRecord=ArrayRecord, model=nn.Linear(2, 1))
+        ),
     ),
     "a site with more rows than the terms": Followed(
         "securefed/flower/_site.py",

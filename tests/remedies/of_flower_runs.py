@@ -12,6 +12,7 @@ from securefed import Seal
 from securefed.defenses import chain, secure_aggregation
 from securefed.flower import AppReply, SitePolicy, secure_mod, serve
 from tests.flower import ordinary_app
+from tests.flower import test_dp_sgd_in_apps as dp_sgd
 from tests.flower.ordinary_app import CLIENTS
 from tests.flower.test_first_run import WRONG, configures, replying
 from tests.flower.test_flower_runs import grid_of, quick, terms_of
@@ -92,7 +93,27 @@ def silent() -> None:
     run(secured(FedAvg(), max_void=1), grid, rounds=1)
 
 
+def private_sites(folder: Path, **more: Any) -> object:
+    """Run sites whose policy says that they send models which DP-SGD trained."""
+    folder.mkdir(exist_ok=True)
+    sites = [dp_sgd.Site(folder, i) for i in range(dp_sgd.CLIENTS)]
+    return dp_sgd.play(sites, [dp_sgd.private(site) for site in sites], {}, **more)
+
+
+def models_alone(message: str, folder: Path) -> None:
+    """Make the strategy without the argument that the message names, around one that does not evaluate."""
+    assert found(r"make SecureStrategy without (\w+),", message) == "train_metrics"
+    evaluated = arguments(r"around a strategy with (fraction_evaluate=0\.0)", message)
+    private_sites(folder / "again", evaluate=evaluated["fraction_evaluate"])
+
+
 TABLE: dict[str, Followed] = {
+    "metrics beside a model that DP-SGD trained": Followed(
+        "securefed/flower/_mod.py",
+        "this site sends models that DP-SGD trained",
+        lambda folder: private_sites(folder, train_metrics=("loss",)),
+        models_alone,
+    ),
     "too few SuperNodes": Followed(
         "securefed/flower/_cohorts.py",
         ": the strategy samples ",

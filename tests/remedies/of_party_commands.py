@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from securefed.statistics import Mean
 from tests.remedies.followed import Followed, found, run, with_options, without_options
 
 ANSWER = "securefed/_commands/party_answer.py"
@@ -156,7 +157,22 @@ def given_file_of_the_command(message: str) -> None:
     signed_by("made.key")
 
 
+def table_of_a_statistic(*options: object) -> str:
+    """Answer the request for a statistic of a table of rows."""
+    agreed("--no-base")
+    Path("terms.json").write_bytes(Mean(bound=120.0).terms(clients=3, defense=None).to_bytes())
+    Path("site.csv").write_text("age\n" + "".join(f"{age}\n" for age in range(20, 40)))
+    server()
+    return client("--update", "site.csv", *options)
+
+
 TABLE: dict[str, Followed] = {
+    "a training beside a statistic": Followed(
+        ANSWER,
+        "a statistic of a table is no model that DP-SGD trained",
+        lambda _: table_of_a_statistic("--trained", 0),
+        lambda message, _: client(*without_options(message, {"--update": "site.csv", "--trained": 0})),
+    ),
     "identities without secure aggregation": Followed(
         "securefed/_commands/party.py",
         "leave it out",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from securefed.parties import SumTerms
 from securefed.statistics import ContingencyTable, Mean, Statistic, Together, from_terms
 from tests.remedies.followed import Followed, X, arguments, evaluated, found
@@ -29,6 +31,12 @@ TABLE: dict[str, Followed] = {
         "securefed/statistics/_settings.py",
         "these terms do not say what is summed; take terms that `Statistic.terms` made",
         lambda _: from_terms(SumTerms.like({"w": X}, clients=3, defense=None)),
+        lambda message, _: described(message),
+    ),
+    "terms of a statistic that bind a base": Followed(
+        "securefed/statistics/_settings.py",
+        "these terms bind a statistic to a base",
+        lambda _: from_terms(replace(Mean(bound=120.0).terms(clients=3, defense=None), base=True)),
         lambda message, _: described(message),
     ),
     "something else than a statistic": Followed(
