@@ -25,7 +25,7 @@ Outgoing = Mapping[PartyId, Tensors]
 class Aggregation(ABC):
     """A protocol that sums contributions. Its steps are pure: they take a state and return a new one, without I/O.
 
-    The runtime calls the steps: the server's round engine, and a client for each request. It packs states
+    `OpenExchange` calls the steps at the server, and `SumNode` at a client for each request. It packs states
     (`_persistence.packing.pack`), so that another process can go on from them. A client is asked for the stages of the
     plan in order; at the stage `upload` it is given its encoded contribution. The server's first requests come from
     `server_open`; the replies of each stage go to `server_step`, which returns the next requests or the aggregate. A

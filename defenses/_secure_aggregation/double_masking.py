@@ -326,7 +326,7 @@ class SecureAggregation(Aggregation):
         Raises:
             MessageRefused: a reply is malformed, does not verify, or contradicts what its sender advertised.
             TooFewSurvivors: fewer replies than the threshold; the exchange is void.
-            SurvivorsTooClose: the survivors differ from those of the last sum by too few clients.
+            SurvivorsTooClose: the run's sums, with this one, would tell too few clients apart.
         """
         if isinstance(state, PipelinedServer):
             return pipeline.server_step(state, replies)

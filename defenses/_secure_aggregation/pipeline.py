@@ -266,8 +266,8 @@ def server_resume(
 
     Args:
         session: run, number, cohort and plan.
-        last: what the exchange before precomputed, or the bytes of it (`PrecomputedExchange.to_bytes`). The round
-            engine gives it once. An older one does no harm: clients have erased or replaced their part of it, so that
+        last: what the exchange before precomputed, or the bytes of it (`PrecomputedExchange.to_bytes`). `SumRun.reopen`
+            gives it once. An older one does no harm: clients have erased or replaced their part of it, so that
             its tags do not verify, and they refuse.
         identities: public identities of the clients, where they sign.
     """

@@ -36,6 +36,7 @@ def result_facts(result: SumResult, server: SumServer) -> dict[str, Any]:
     plan = result.plan
     return {
         "round": result.round + 1,
+        "given_up": result.given_up,
         "run": server.run,
         "terms": server.terms.digest.hex(),
         "survivors": list(result.survivors),

@@ -111,7 +111,7 @@ class Checkpoint:
                 # `place` is the position in the run (round, training or evaluation, attempt) of the last exchange that
                 # the client accepted; it accepts only later ones. The round that the run died in is opened again from
                 # its first attempt, so this order starts anew. That is safe, for no exchange NUMBER is answered twice:
-                # `last_round` is kept, and the engine writes a checkpoint that reserves numbers before it uses them,
+                # `last_round` is kept, and the server writes a checkpoint that reserves numbers before it uses them,
                 # also between the writes of `every`, and goes on above all reserved ones (`Server._next_number`).
                 node.state = replace(state, place=BEFORE_ALL)
             by_exchange: dict[str, dict[int, Tensors]] = {

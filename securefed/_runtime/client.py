@@ -102,7 +102,10 @@ class ClientNode(SumNode):
             if isinstance(computed, BudgetSpent):
                 return self._refuse(pending.message, computed)  # public: it follows from rounds and numbers of rows
             if trains and not isinstance(computed, Exception):
-                self.state = _with_cost(self.state, self._spending, computed[0])
+                try:
+                    self.state = _with_cost(self.state, self._spending, computed[0])
+                except SecureFedError as error:
+                    return self._refuse(pending.message, error)
         return super().finish(pending, computed)
 
     def rng(self, pending: PendingUpload) -> np.random.Generator:

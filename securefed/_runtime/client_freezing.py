@@ -3,9 +3,9 @@
     data = freeze(node)                         # after an answer
     thaw(node, data)                            # a node made anew with the client's data, before the next message
 
-The bytes hold the secrets of the current exchange (the making of one sum) and the client's learned state: what its
-algorithm and the defence remember of earlier exchanges. Keep them on the client's machine, and seal them (`Seal`) where
-others can read the disk. The bytes hold:
+The bytes hold the secrets of the current exchange (the making of one sum) and the client's learned state: what it
+contributes from, and what the defence remembers of earlier exchanges. Keep them on the client's machine, and seal them
+(`Seal`) where others can read the disk. The bytes hold:
 
     version, run, client, terms    whose state it is: `thaw` compares them. `terms` is the text of what all parties
                                    agreed on (`SumNode.terms`)

@@ -88,7 +88,7 @@ class ClientNodeState:
     def trains(self) -> bool:
         """True if exchange `last_round` sums training contributions, false if it sums evaluations.
 
-        A position is (completed rounds, 1 for training and 0 for an evaluation, attempt).
+        A position is (rounds completed or given up, 1 for training and 0 for an evaluation, attempt).
         """
         return self.place[1] == 1
 

@@ -89,7 +89,7 @@ class CountedExchanges:
         Args:
             message: the request.
             cohort: ids of the invited clients, ascending.
-            followed: whether this algorithm's clients need what followed (`Algorithm.needs_outcome`).
+            followed: whether clients need what followed (`SumSchema.needs_outcome`).
 
         Raises:
             MalformedError: it is missing, or of other types or shapes than a cohort of this size has.
@@ -119,7 +119,7 @@ class CountedExchanges:
         Args:
             message: the request, for errors.
             place: the client's position in the cohort.
-            followed: the broadcast that followed from that exchange, as this request sends it; `None` if the algorithm
+            followed: the broadcast that followed from that exchange, as this request sends it; `None` if the client
                 needs none.
             committed: from the client's state, the last exchange that it learned to have counted it, and the digest of
                 the broadcast that it was sent then as following from it.

@@ -39,7 +39,7 @@ class ExchangeHeader:
         kind: what is summed: `train` or `evaluate`.
         doublings: how often the declared bounds were doubled.
         learned: public numbers that an adaptive defence learned from earlier sums, such as the clipping norm; positive.
-        round: training rounds completed before it.
+        round: training rounds completed or given up before it.
         attempt: how many exchanges for this sum were void before; `round` and `attempt` seed the mini-batches.
     """
 
@@ -137,7 +137,7 @@ MAX_VOID: Final = 8
 """Attempts at one sum, unless the terms say otherwise."""
 
 ExchangePosition = tuple[int, int, int]
-"""Position of an exchange in a run: completed rounds; 0 for an evaluation and 1 for training; attempt."""
+"""Position of an exchange in a run: rounds completed or given up; 0 for an evaluation and 1 for training; attempt."""
 
 BEFORE_ALL: Final[ExchangePosition] = (-1, 0, 0)
 """Position before any exchange: positions compare as tuples."""

@@ -217,7 +217,8 @@ class OpenExchange:
             ClientOut: a client sat out, so that the sum is noise.
             RangeRefused: a client's values lie beyond the planned range, in the clear; nothing was unmasked.
             DivergenceError: a client's local steps diverged, and its defence hides nothing.
-            TooFewSurvivors: the protocol could not complete.
+            TooFewSurvivors, SurvivorsTooClose: the protocol could not complete.
+            MessageRefused: a reply is refused that is not of this stage.
         """
         if self._open.stop is not None and not self._protocol.hides and not self.session.plan.noised:
             raise self._open.stop  # elsewhere honest clients never refuse so, and one that does counts as dropped out
@@ -348,7 +349,7 @@ class OpenExchange:
                 self.refusals[error.sender] = str(error)
                 del replies[error.sender]
             except SurvivorsTooClose:
-                raise  # enough clients are left: no refusal is the cause, and the engine leaves out some and repeats
+                raise  # enough clients are left: no refusal is the cause, and `SumRun.failed` leaves out some
             except TooFewSurvivors as error:
                 if not self.refusals:
                     raise

@@ -1,7 +1,7 @@
 """Ask the client's ledger before a contribution is let out: the one place at which every door does it.
 
-`ClientNode` calls the guard three times in an exchange (the making of one sum): when it accepts the request for the
-upload, when it has made the upload, and before it helps to open the sum. All doors answer through a `ClientNode`:
+`SumNode` calls the guard three times in an exchange (the making of one sum): when it accepts the request for the
+upload, when it has made the upload, and before it helps to open the sum. All doors answer through a `SumNode`:
 `Federation`, `SumClient`, statistics, `securefed party`, `secure_mod`, `client_app`. (Ranks of a masked all-reduce have
 no server that names survivors: their sum is over all ranks or ends.)
 """

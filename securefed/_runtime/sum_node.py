@@ -6,8 +6,8 @@ each client one request a stage. The request for the upload holds the broadcast 
 `finish` answers. `SumClient` is given contributions; `ClientNode` computes an algorithm's.
 
 "Round" has two meanings. An exchange's number is `message.round`, `session.round`, and in the state `last_round`,
-`tentative_round` and `committed_round`. Training rounds are counted by `header.round`, those completed before the
-exchange: a round whose sum was void is repeated, in an exchange of another number.
+`tentative_round` and `committed_round`. `header.round` counts the training rounds that were completed or given up
+before the exchange: a round whose sum was void is repeated, in an exchange of another number.
 
 The state after a contribution is tentative. A later request says which exchange's sum counted this client last: if that
 is the contribution's, the tentative state is committed, else dropped (`ClientCommits`). If a commit fails, the client
@@ -179,7 +179,7 @@ class SumNode:
         return self._reply(pending.message, pending.message.stage, body)
 
     def prepare(self) -> None:
-        """Precompute the defence's part of the next upload, between two exchanges or while `compute` runs.
+        """Precompute the defence's part of the next upload, between two exchanges or while the caller computes.
 
         Takes time now and memory of the upload's size, and saves that time once the contribution is computed.
         """
@@ -218,7 +218,7 @@ class SumNode:
                 )
             state = self._open(state, message)
         if state.session is None or state.header is None or message.round != state.session.round:
-            raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")
+            raise ContradictionError(message.sender, f"exchange {message.round} is not open here")
         if message.stage == self._defense.aggregation.upload:
             return self._accept(state, message)
         request = replace(message, body=unnest("protocol", message.body))
@@ -264,12 +264,16 @@ class SumNode:
             BudgetSpent: the ledger allows no further exchange.
         """
         state = pending.state
-        assert state.session is not None
-        if self.ledger is not None:
-            charge(self.ledger, self.run, state.session.round, self._cost(state))
+        self._charge(state)
         self.state = state
         if self.persist is not None:
             self.persist(self)
+
+    def _charge(self, state: ClientNodeState) -> None:
+        """Charge the client's ledger for the exchange."""
+        assert state.session is not None
+        if self.ledger is not None:
+            charge(self.ledger, self.run, state.session.round, self._cost(state))
 
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         """Compute the privacy cost of answering the exchange."""

@@ -155,10 +155,11 @@ class SumRun:
     def failed(self, pending: PendingSum, exchange: OpenExchange, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
 
-        After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the same clients are invited
-        again. (Two opened sums over different clients could be subtracted, which shows those in one of them only.)
-        After `SurvivorsTooClose` nothing was opened, and some clients are left out. Otherwise the same
-        cohort is tried again.
+        After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the clients that uploaded are
+        invited again. (Two opened sums over different clients could be subtracted, which shows those in one of them
+        only.)
+        After `SurvivorsTooClose` nothing was opened, and some clients are left out. Otherwise the same cohort is tried
+        again.
 
         Args:
             pending: the sum; it is changed.
@@ -193,7 +194,7 @@ class SumRun:
             raise RoundVoid(said)
 
     def counted(self, summed: ExchangeResult, following: Tensors) -> None:
-        """Note which clients a training sum counted.
+        """Learn from a training sum, as an adaptive defence does, and note which clients it counted.
 
         Args:
             summed: the sum.
@@ -204,9 +205,9 @@ class SumRun:
         self._counted.count(record.round, record.survivors, following, summed.announced)
 
     def _double(self, kind: str, error: Exception) -> None:
-        self._doublings[kind] += 1
-        if self._doublings[kind] > MAX_DOUBLINGS:
+        if self._doublings[kind] == MAX_DOUBLINGS:  # clients accept no more
             raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
+        self._doublings[kind] += 1
 
     def _take_number(self) -> int:
         """Take an exchange's number and charge the budget; a run with a file writes both before the number is used.

@@ -13,9 +13,9 @@ erases its part with its upload.
 An exchange is one numbered attempt at a sum; rounds are counted with those that were given up. The values, in JSON:
 
     version    of this table
-    loop       `SumRun.counters`: the next exchange's number, the privacy budget's count of exchanges, survivors of
-               the last sum, doublings of the bounds, numbers that an adaptive defence learned from sums (a clipping
-               norm), by client the last exchange that counted it, and the history
+    loop       `SumRun.counters`: the run, the next exchange's number, the privacy budget's count of exchanges, the
+               blocks of clients that all sums so far tell apart, doublings of the bounds, numbers that an adaptive
+               defence learned from sums (a clipping norm), by client the last exchange that counted it, and the history
     tried      [round, kind, attempts] of the last sum: its next attempt gets the next number, since clients answer no
                attempt twice
     given_up   number of rounds that were given up

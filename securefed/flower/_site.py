@@ -56,8 +56,8 @@ class SitePolicy:
         dp_sgd: whether this site sends only models that DP-SGD trained, and its ledger counts (`Ledger.reserve` and
             `record`, in the app): such an exchange costs no more epsilon. The app's reply holds the training's number,
             in a record `"dp-sgd": ConfigRecord({"training": training.number})`; one without it, or whose steps the
-            ledger does not count within its limits, is not sent. Terms that sum anything else, such as metrics or
-            evaluations, are refused.
+            ledger does not count within its limits, is not sent. The ledger cannot see which training made a model: the
+            app has to name the right one. Terms that sum anything else, such as metrics or evaluations, are refused.
         announce_errors: whether the server reads that the app failed, so that the round goes on without this client,
             and in what the structure of its reply differs from the terms (names, shapes, kinds of metrics). By default
             the client sits out: the round is repeated, and the server does not learn because of which client.

@@ -12,8 +12,22 @@
         server.receive(carry(server.outgoing))                                             # your transport
     model.load_state_dict(server.result.like(model.state_dict()))
 
-Nothing here opens a socket or starts a thread, and no clock is read unless the terms name a time (`answer_after`).
-Secrets are made by the client and never leave it.
+Nothing here opens a socket. A client starts one thread, which writes its log lines a moment later; the clock is read
+for these and for `answer_after` only. Each client makes its own secrets; other clients get encrypted shares of two of
+them, by which the sum opens without a client that is lost.
+
+An upload passes these files, in this order:
+
+    _terms      what all parties agree on: tensors, defence, numbers of clients; `_runtime/sum_facts` reads them
+    _server     opens a round and sends requests; `_runtime/sum_run` repeats attempts that are void
+    _envelope   mark, version, digest of the terms and signature before each message
+    _client     reads the request, the update, its weight and the model; keeps the state in a file
+    _node       the protocol of the client: `_runtime/sum_node`, and the refusal of another model
+    _contribution, _update     what is uploaded for an update
+    `_runtime/open_exchange`   takes replies at the server, stage by stage, and opens the sum
+    _result     means and totals with their errors; `_checked_result` recomputes them at a client
+
+`_guards` and `_precision` hold rules for these; `_plan_notes`, `_answer_time` and `_defense_json` serve the terms.
 """
 
 from __future__ import annotations

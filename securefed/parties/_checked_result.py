@@ -26,7 +26,7 @@ _ROUNDING = 1e-9
 def checked_result(
     terms: SumTerms, node: SumNode | None, result: SumResult, base: dict[str, Array] | None
 ) -> SumResult:
-    """Return the result that follows from the announced sum, if it passes the check and the published one equals it.
+    """Compute the result from the announced sum; check that sum, and that the published result equals the computed one.
 
     Args:
         terms: the terms of the sum.
@@ -49,10 +49,11 @@ def checked_result(
     if node is None or not node.state.sum_key or session is None or header is None:
         raise ConfigError("this client holds no key of a sum: it contributed to none, or a later round checked it")
     state, plan = node.state, session.plan
-    if session.round != state.tentative_round or header.round != result.round:
+    if session.round != state.tentative_round or header.round != result.round + result.given_up:
         raise ConfigError(
             f"this client waits for the result of round {header.round}, and this is the result of round "
-            f"{result.round}; check each result before the next round begins"
+            f"{result.round + result.given_up}, rounds that were given up included; check each result before the next "
+            "round begins"
         )
     announced = _announced(result, terms)
     aggregation.client_check(state.sum_key, node.client, plan, announced)  # raises SumRefused
@@ -60,8 +61,8 @@ def checked_result(
     total = {tensor.name: announced[f"sum/{tensor.name}"] for tensor in plan.tensors}
     released = terms.defense.release(terms.defense.decode(total, plan, len(survivors)), plan)
     kept = CompletedSum(
-        without_indicator_tensor(released), survivors, header.doublings, header.learned, header.round, result.void,
-        result.refusals, announced,
+        without_indicator_tensor(released), survivors, header.doublings, header.learned, result.round, result.void,
+        result.refusals, announced, result.given_up,
     )  # fmt: skip
     found = result_of(terms, kept, base)
     for name, told, own in _compared(result, found):

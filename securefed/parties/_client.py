@@ -177,7 +177,7 @@ class SumClient:
             arrived: `time.monotonic()` when the request arrived, where the update was computed since; now by default.
 
         Returns:
-            The reply for the server.
+            The reply for the server. It may be a refusal, also where the ledger allows no further exchange.
 
         Raises:
             MalformedError: the bytes are no message of this protocol, or too long for one of these terms.
@@ -253,7 +253,8 @@ class SumClient:
         """
         if self._node is None:
             return b""
-        values = {"run": self._node.run, "book": "", "ledger": self._kept, "base": (self._base or b"").hex()}
+        values = {"terms": self.terms.digest.hex(), "run": self._node.run, "book": "", "ledger": self._kept}
+        values["base"] = (self._base or b"").hex()
         if self._budget is not None:
             values["book"] = json.dumps(self._budget.book.to_json())
         tensors = {"node": from_bytes(freeze(self._node))}
@@ -377,6 +378,8 @@ class SumClient:
         """Take the state that `freeze` returned; raise `StorageError` where it is not one of this client."""
         try:
             tensors, values = decode(frozen)
+            if values.get("terms", self.terms.digest.hex()) != self.terms.digest.hex():  # release 0.1 did not write it
+                raise StorageError("this state belongs to other terms; give the terms that it was written with")
             if self._budget is not None and values["book"]:
                 self._budget = run_budget(self.terms, LedgerEntries.from_json(json.loads(values["book"])))
             kept = values.get("ledger", "")

@@ -4,7 +4,7 @@ The terms of a sum (`SumTerms`: clients, tensors and defence) travel to all part
 links: transforms, such as a clip, and last the aggregation protocol. Only the public part is written: of identities the
 public ones, of encryption the parameters. A chain with a link of a class that is not in `_CLASSES` (a user's own
 transform, a decryption key shared among several holders) is refused by name; such parties build their terms in code.
-The functions at the top tell the terms what a defence does to an update.
+The functions at the top tell the terms what a defence does to an update, and write numbers as the terms hold them.
 """
 
 from __future__ import annotations

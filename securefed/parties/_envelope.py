@@ -3,12 +3,13 @@
 With them a party refuses a message of another release, or of parties that agreed to other terms, before it decodes it.
 
 16 bytes "securefed sum" and zeros, 2 bytes version (little-endian), 32 bytes digest of the terms; then the message.
-A signed message begins with "securefed signed" instead, and has the 64 bytes of an Ed25519 signature before itself.
+A signed message begins with "securefed signed" instead; 64 bytes of an Ed25519 signature stand between header and
+message.
 
 A server signs its requests where the transport does not say who wrote them, such as a folder that several sites share,
 in which every site could play the server. A client that pins the server's public key refuses all other requests. The
-signature covers the terms and the whole message, which names run, exchange, stage and receiver. A key that stands in
-terms which the server itself proposed proves nothing, so that it is no part of the terms: each site pins it.
+signature covers the terms and the whole message, which names run, exchange, stage and receiver. The key is
+no part of the terms: the server proposes terms, so that a key in them would prove nothing. Each site pins it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,18 +13,19 @@ from securefed._runtime.client_state import ClientNodeState, PendingUpload
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_cost import PrivacyCost
-from securefed._runtime.refusals import charge
 from securefed._runtime.sum_node import SumNode
-from securefed.errors import ContradictionError
+from securefed.errors import BudgetSpent, ContradictionError
 from securefed.parties._update import BASE, no_model
+
+_LOG = logging.getLogger("securefed.client")
 
 
 class PartyNode(SumNode):
     """Answers the server's messages for one client, whose contribution the caller gives.
 
     A request for the upload names a model by its digest, in its broadcast; where the terms bind none, it holds a number
-    that follows from the round (`no_model`). A refusal closes the exchange, so that a server cannot try one model after
-    the other in it to learn which one this client has; the ledger counts nothing, as nothing was contributed.
+    that follows from the round (`no_model`). After a refusal the exchange is closed: the server cannot try several
+    models in it. The ledger counts nothing, because the client sent nothing of its data.
 
     Args:
         args: as of `SumNode`.
@@ -51,11 +53,20 @@ class PartyNode(SumNode):
         cost = super()._cost(state)
         return cost.of_trained() if self._trained() else cost
 
-    def _use_up(self, pending: PendingUpload) -> None:
-        if (budget := self._budget()) is not None:
-            assert pending.state.session is not None
-            charge(budget, self.run, pending.state.session.round, self._cost(pending.state))
-        super()._use_up(pending)
+    def _charge(self, state: ClientNodeState) -> None:
+        """Charge this run's own budget and the client's ledger; where one of them refuses, neither is charged."""
+        assert state.session is not None
+        number, cost, budget = state.session.round, self._cost(state), self._budget()
+        if budget is not None:
+            try:
+                if not Ledger.in_memory(budget.limits, budget.book).charge(self.run, number, cost):  # a trial
+                    raise ContradictionError(SERVER, f"this client counts that it answered exchange {number} before")
+            except BudgetSpent as error:
+                _LOG.warning("exchange %d is not answered: of the epsilon that the terms allow: %s", number, error)
+                raise BudgetSpent("the epsilon that the terms allow this run is spent, as this client counts") from None
+        super()._charge(state)
+        if budget is not None:
+            budget.charge(self.run, number, cost)
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
         pending = super()._accept(state, message)

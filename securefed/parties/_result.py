@@ -67,12 +67,13 @@ class SumResult:
             zero in the clear.
         noise: by name, standard deviation of the noise in an entry of `total`; empty without noise.
         survivors: clients in the sum.
-        round: number of the round, from 0.
+        round: number of rounds with a result before this one.
         plan: the defence's plan.
         void: why earlier attempts at this round were void.
-        refusals: by party, why its message was refused.
+        refusals: by party, why its message was refused, or why it refused the server's, in the last attempt.
         announced: where the terms verify, the opened sum and its proof, public bytes for the clients, each of which
             checks the result by them (`SumClient.check`); else empty, and no client can check the result.
+        given_up: rounds before this one that were given up; clients number a round with them.
         _local: names (or patterns) of the tensors that each client keeps to itself, for `like`.
     """
 
@@ -88,6 +89,7 @@ class SumResult:
     void: tuple[str, ...]
     refusals: Mapping[int, str]
     announced: bytes = b""
+    given_up: int = 0
     _local: tuple[str, ...] = ()
 
     @classmethod
@@ -141,6 +143,7 @@ class SumResult:
             "noise": dict(self.noise),
             "survivors": list(self.survivors),
             "round": self.round + 1,
+            "given_up": self.given_up,
             "void": list(self.void),
             "refusals": {str(party): reason for party, reason in self.refusals.items()},
         }
@@ -193,6 +196,7 @@ class SumResult:
             void=tuple(map(str, facts["void"])),
             refusals={int(party): str(reason) for party, reason in facts["refusals"].items()},
             announced=announced,
+            given_up=int(facts.get("given_up", 0)),  # release 0.1 did not write it
             _local=terms.local,
         )
 
@@ -233,6 +237,7 @@ class CompletedSum:
         void: why earlier attempts were void.
         refusals: by party, why its message was refused.
         announced: the opened sum and its proof, for the clients to check; empty where they check nothing.
+        given_up: rounds before this one that were given up.
     """
 
     released: Tensors
@@ -243,6 +248,7 @@ class CompletedSum:
     void: tuple[str, ...]
     refusals: Mapping[int, str]
     announced: Tensors = field(default_factory=dict)
+    given_up: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields but the tensors, as JSON values. Inverse: `from_json`."""
@@ -251,6 +257,7 @@ class CompletedSum:
             "doublings": self.doublings,
             "learned": [number.hex() for number in self.learned],
             "round": self.round,
+            "given_up": self.given_up,
             "void": list(self.void),
             "refusals": {str(party): reason for party, reason in self.refusals.items()},
         }
@@ -265,6 +272,7 @@ class CompletedSum:
             doublings=values["doublings"],
             learned=tuple(float.fromhex(number) for number in values["learned"]),
             round=values["round"],
+            given_up=values.get("given_up", 0),
             void=tuple(values["void"]),
             refusals={int(party): reason for party, reason in values["refusals"].items()},
         )
@@ -320,6 +328,7 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
         noise=noise,
         survivors=survivors,
         round=summed.round,
+        given_up=summed.given_up,
         plan=plan,
         void=summed.void,
         refusals=dict(summed.refusals),

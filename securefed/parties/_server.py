@@ -54,7 +54,7 @@ class SumServer:
         keep_transcript: keep all messages in `transcript`, for an audit. It grows with rounds x clients x tensors.
         file: where the state is kept, written at every new stage and before a sum is opened, so that a server that was
             killed goes on. An existing file is continued: where a round is open, `outgoing` holds its requests, and
-            where one was completed, `result` is there again.
+            where one was completed, `result` is there again. If its sum cannot be opened, the round is given up.
         seal: encrypts the file; without one only its owner may read it.
         identity: the server's private key (`new_identity`), which signs its requests. Needed where the transport does
             not say who wrote a request, such as a shared folder; clients pin its public key (`SumClient(server=...)`).
@@ -148,8 +148,8 @@ class SumServer:
             )
         if self.terms.rounds is not None and self._sums.position >= self.terms.rounds:
             raise ConfigError(f"the terms have {self.terms.rounds} rounds, and all of them are complete or given up")
-        self._base = None if base is None else read_update(base, self.terms.shapes, "the base")
         sums, cohort = self._sums, self._cohort(cohort)
+        self._base = None if base is None else read_update(base, self.terms.shapes, "the base")
         self._summed = self.result = None
         self._up, self._down = sums.log.up, sums.log.down
         self._pending = PendingSum(TRAIN, cohort)
@@ -178,7 +178,7 @@ class SumServer:
     def receive(self, replies: Mapping[PartyId, bytes], *, more: bool = False) -> SumResult | None:
         """Take replies; then end the stage, so that `outgoing` holds the next stage's requests or `result` is there.
 
-        A reply that is refused counts as missing, and its reason stands in `SumResult.refusals`.
+        `refusals` holds why a reply is refused. A party counts as missing if no valid reply of it came in this stage.
 
         Args:
             replies: by party, the reply as it arrived. Parties that are missing have dropped out.
@@ -192,10 +192,11 @@ class SumServer:
             RoundVoid: the round was void `terms.max_void` times and is given up. Open the next one, with the clients
                 that are there; a round given up counts among `terms.rounds`.
             DataError: the survivors' weights sum to zero, so that there is no mean; the round is given up.
-            RangeRefused: a client's values stay out of range in all attempts, in the clear. Elsewhere
-                the client sits out, and the round ends with `RoundVoid`.
+            RangeRefused: a client's values stay out of range in all attempts, in the clear; elsewhere the client sits
+                out, and the round ends with `RoundVoid`. Or the range was doubled as often as it may be.
             DivergenceError: a client's values are not finite, and the defence hides nothing.
             BudgetSpent: the round has to be repeated, and the privacy budget does not allow it.
+            StorageError: the state cannot be written.
 
         Warns:
             PrecisionWarning: the stated error of a mean or metric is larger than that itself; once a run.
@@ -253,8 +254,9 @@ class SumServer:
     ) -> Self:
         """Restore a server from `freeze`, with the same terms and identity.
 
-        Replies that arrived after `freeze` are lost: their senders answer no request twice, so they count as dropped
-        out of the attempt, which is repeated if too few are left. With identities a client remembers which
+        The state does not hold replies that arrived after `freeze`. Deliver them again if you kept them: clients do not
+        make them a second time, and count as dropped out of the attempt, which is repeated if too few are left. With
+        identities a client remembers which
         clients were in a sum with its contribution, and signs no other clients for the same contribution. Without them,
         a sum that was opened after `freeze` may be made again over fewer clients. The server could subtract the two
         sums and learn the contribution of a client that is only in one; `file` prevents that.
@@ -296,7 +298,7 @@ class SumServer:
             raise ConfigError(f"a cohort holds {allowed}; got {list(chosen)}")
         if sampler != "full" or coins:
             raise ConfigError(f"{terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
-        return cohort
+        return tuple(int(client) for client in cohort)
 
     def _close_stage(self, exchange: OpenExchange) -> SumResult | None:
         """End the stage: go to the next one, to another attempt where this one is void, or to the result."""
@@ -353,7 +355,7 @@ class SumServer:
         sums, record, header = self._sums, summed.record, exchange.content.header
         kept = CompletedSum(
             record.released, record.survivors, header.doublings, header.learned, self.round, void,
-            dict(summed.refusals), summed.announced,
+            dict(summed.refusals), summed.announced, sums.given_up,
         )  # fmt: skip
         result = result_of(self.terms, kept, self._base)  # first, as it raises where there is no mean
         sums.counted(summed, {})
@@ -389,8 +391,8 @@ class SumServer:
         self._pending, self._exchange = thaw_run(
             self._sums, engine, lambda header: broadcast_of(self._base, header.round)
         )
-        # The last replies were saved, and the server ended before it opened the sum. Where replies are missing it waits
-        # for them: the upload settled who is in the sum, so that further replies open the same one.
+        # If all replies were saved, open the sum now. If some are missing, wait: the survivors are settled, so that
+        # later replies open the same sum.
         if self._exchange is not None and self._exchange.opens and self._exchange.complete_stage:
             try:
                 self._close_stage(self._exchange)

@@ -216,7 +216,7 @@ class SumTerms:
             epsilon: privacy budget.
             ring: width in bits of the sums: 64, or 32 for half the bytes. Integers and single numbers keep 64.
             pipelined: under secure aggregation, let each round agree the keys of the next, which then takes two
-                exchanges instead of four.
+                stages instead of four (with identities three instead of five).
             max_void: attempts at one sum.
 
         Raises:

@@ -182,8 +182,8 @@ BASE: Final = "base"
 def no_model(round: int) -> bytes:
     """Return what stands for the model's digest in a round that no model is bound to, 32 bytes.
 
-    It binds an upload to its round, and says nothing of what is summed: statistics of round 0 have it in common, and
-    equal contributions of two rounds do not. So no client recognises a contribution by it. Without a model all
+    It depends on the round only, and binds an upload to it. Two statistics of round 0 have the same one, so that a
+    client cannot recognise a contribution by it. Without a model all
     contributions of the same rows count as equal (`SumRule.sources`, rule B in `sum_memory`).
     """
     return hashlib.sha256(f"securefed no model\0{round}".encode()).digest()

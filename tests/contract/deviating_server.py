@@ -27,7 +27,7 @@ from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, op
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
 from securefed._runtime.terms import Terms
-from securefed._tensors import Tensors
+from securefed._tensors import Layout, Tensors
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.errors import ConfigError, SecureFedError
@@ -105,7 +105,9 @@ class Told(SumFacts):
     @classmethod
     def of(cls, facts: SumFacts, told: Tensors, **changes: Any) -> Told:
         given = {field.name: getattr(facts, field.name) for field in fields(facts)}
-        return cls(**{**given, **changes}, told=told)
+        # the server may open evaluations, which a sum has not
+        schema = replace(facts.schema, layouts={**facts.schema.layouts, EVALUATE: Layout(())})
+        return cls(**{**given, "schema": schema, **changes}, told=told)
 
 
 def terms_of(algorithm: Any, defense: Defense) -> Terms:

@@ -34,10 +34,16 @@ def lying(total: Any, *more: Any) -> Any:
     return ANNOUNCE({name: np.full_like(values, 12345) for name, values in total.items()}, *more)
 
 
-def played(terms: SumTerms, rounds: int = 1, lie: int = -1) -> tuple[list[SumClient], SumResult]:
-    """Play rounds; in round `lie` the server announces another sum."""
+def played(
+    terms: SumTerms, rounds: int = 1, lie: int = -1, given_up: bool = False
+) -> tuple[list[SumClient], SumResult]:
+    """Play rounds; in round `lie` the server announces another sum. A round before them may be given up."""
     clients, server = [SumClient(terms, i, identity=KEYS[i]) for i in range(CLIENTS)], SumServer(terms)
     base = BASE if terms.base else None
+    if given_up:
+        requests = server.open(base)
+        server.receive({i: clients[i].receive(data) for i, data in requests.items()})
+        server.abandon()
     for round in range(rounds):
         with pytest.MonkeyPatch.context() as patched:
             if round == lie:
@@ -78,6 +84,14 @@ def test_every_client_checks_what_the_user_reads(rounds: int, differences: bool 
     for error, lie in lies:
         with pytest.raises(error):
             clients[0].check(replace(result, **lie), base=base)
+
+
+def test_a_result_is_checked_after_a_round_that_was_given_up() -> None:
+    """Results count completed rounds, and clients those that were given up, too."""
+    clients, result = played(agreed(), given_up=True)
+    assert result.round == 0
+    for client in clients:
+        np.testing.assert_array_equal(client.check(result).mean["w"], result.mean["w"])
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
-from securefed import chain
+from securefed import Ledger, Limits, chain
 from securefed.defenses import (
     FixedSizeSampling,
     PoissonSampling,
@@ -168,8 +168,19 @@ def test_a_client_counts_epsilon_at_the_delta_of_the_noise(noise: str, delta: fl
         play(server, members, mine)
     assert members[0].spent.epsilon == pytest.approx(terms.epsilon_after(allowed))
     assert members[0].spent.delta == delta
+    with pytest.raises(RoundVoid, match="epsilon that the terms allow this run is spent"):
+        play(server, members, mine)
+
+
+def test_what_the_ledger_refuses_is_not_counted_in_the_run_s_own_budget() -> None:
+    terms = SumTerms.like({"w": np.zeros(4)}, clients=3, base=False, defense=NOISES["gaussian"](1e-5), epsilon=9.0)
+    ledgers = [Ledger.in_memory(Limits(exchanges=1)) for _ in range(3)]
+    members = {i: SumClient(terms, i, ledger=ledgers[i]) for i in range(3)}
+    server, mine = SumServer(terms), {i: {"update": {"w": np.zeros(4)}} for i in range(3)}
+    play(server, members, mine)
     with pytest.raises(RoundVoid, match="ledger allows no further exchange"):
         play(server, members, mine)
+    assert {member._budget.spent.exchanges for member in members.values()} == {1}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_refused_model_closes_its_exchange() -> None:
     refused = clients[0].receive(request, own, base=other)
     assert b"another model" in refused
     again = clients[0].receive(request, own, base=own)
-    assert b"was never opened here" in again
+    assert b"is not open here" in again
     others = {i: clients[i].receive(data, own, base=own) for i, data in server.outgoing.items() if i}
     server.receive(others)
     while server.result is None:
