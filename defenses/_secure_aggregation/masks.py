@@ -46,7 +46,7 @@ _PART: Final = 1 << 15
 """Entries converted at a time; 256 kB, which stay in a core's second-level cache."""
 _BLOCK: Final = 16
 _ZEROS: Final = memoryview(bytes(8 * _PART))
-"""What is encrypted for the uniform integers of a part, of 8 bytes at most."""
+"""Zeros, encrypted to make the uniform integers of a part; an integer has 8 bytes at most."""
 
 
 @dataclass(frozen=True)

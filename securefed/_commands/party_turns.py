@@ -151,7 +151,7 @@ class _Turn:
         if result is not None:
             self.meta["result"], self.mean = json.dumps(result_facts(result, self.server)), dict(result.mean)
             self.announced = result.announced
-        refusals = [f"Client {party} is out: {reason}" for party, reason in sorted(self.server.refusals.items())]
+        refusals = [f"Client {party}: {reason}" for party, reason in sorted(self.server.refusals.items())]
         self._save()
         done = self._publish()
         if result is not None:

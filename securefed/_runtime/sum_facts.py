@@ -1,4 +1,4 @@
-"""What all parties of a sum agree on before it, whatever computes the contributions.
+"""The facts that all parties of a sum agree on before it, whatever computes the contributions.
 
 Server and clients derive the schema of the messages from the same terms. So the size of an upload tells the server
 nothing about data, and a client can refuse a broadcast of another shape before anything is computed from it.
@@ -75,7 +75,7 @@ class SumSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class SumFacts:
-    """What all parties of a sum agreed on.
+    """The facts that all parties of a sum agreed on.
 
     Attributes:
         defense: protects the contributions in messages.

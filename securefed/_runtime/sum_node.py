@@ -25,6 +25,7 @@ contribution itself is computed reveals nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from traceback import clear_frames
@@ -70,7 +71,7 @@ from securefed.defenses._base import Defense, Plan, Session, has_indicator, with
 from securefed.errors import ClientDeclines, ContradictionError, MalformedError, RangeRefused, SecureFedError
 
 
-class SumNode:
+class SumNode(ABC):
     """Answers the server's messages for one client.
 
     Args:
@@ -121,9 +122,9 @@ class SumNode:
         """All that the client keeps between messages; replaced as a whole, at each message."""
 
     @property
+    @abstractmethod
     def terms(self) -> str:
-        """What this client agreed to, as text: a frozen state is thawed under the same alone."""
-        raise NotImplementedError
+        """The terms that this client agreed to, as text; a frozen state is restored under equal terms only."""
 
     def begin(self, message: Message) -> Message | PendingUpload:
         """Answer a message, or accept a request that still needs this client's contribution.

@@ -53,6 +53,8 @@ class _AnyCount(ClientCommits):
 class Partner(SumNode):
     """An honest party of the protocol that contributes zeros to whatever it is asked."""
 
+    terms = "those of the battery"
+
     def __init__(self, facts: SumFacts, client: int) -> None:
         super().__init__(client, RUN, lenient(facts.schema), facts.defense)
         self.exchanges = _AnyExchange()  # type: ignore[assignment]
