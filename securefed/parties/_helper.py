@@ -33,6 +33,8 @@ class SumHelper:
             try:
                 tensors, values = decode(frozen)
                 state, self.run = tensors["helper"].tobytes(), str(values["run"])
+                if values.get("terms", terms.digest.hex()) != terms.digest.hex():  # release 0.1 did not write it
+                    raise StorageError("this state belongs to other terms; give the terms that it was written with")
             except (KeyError, ValueError) as error:
                 raise StorageError(f"these bytes are no state of a key holder: {error!r}") from error
         helper = terms.defense.aggregation.helper(terms.cohort, state)
@@ -65,4 +67,6 @@ class SumHelper:
 
     def freeze(self) -> bytes:
         """Return the whole state, private key included. Keep it where only the key holder can read it."""
-        return encode({"helper": from_bytes(self._helper.freeze())}, {"run": self.run})
+        return encode(
+            {"helper": from_bytes(self._helper.freeze())}, {"run": self.run, "terms": self.terms.digest.hex()}
+        )

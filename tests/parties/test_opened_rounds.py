@@ -1,4 +1,4 @@
-"""Rounds as a server opens them: cohorts of the caller's choice, refused ones, and ranges that were doubled."""
+"""Rounds as a server opens them, with cohorts and ranges; and the state of a key holder, which belongs to its terms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from securefed.defenses import secure_aggregation
-from securefed.errors import ConfigError, RangeRefused, RoundVoid
-from securefed.parties import SumServer
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.errors import ConfigError, RangeRefused, RoundVoid, StorageError
+from securefed.parties import SumHelper, SumServer
 from tests.parties.helpers import play
 from tests.parties.sums import BASE, UPDATES, given, parties, terms_of
 
@@ -41,3 +42,11 @@ def test_a_cohort_that_is_refused_leaves_the_last_result_with_its_model() -> Non
     with pytest.raises(ConfigError, match="a cohort holds"):
         server.open({name: value + 100 for name, value in BASE.items()}, cohort=[0, 0])
     np.testing.assert_array_equal(SumServer.thaw(terms, server.freeze()).result.mean["w"], mean)  # type: ignore[union-attr]
+
+
+def test_a_key_holder_s_state_belongs_to_its_terms() -> None:
+    mine, other = (terms_of(InsecurePaillier(bits=512), rounds=rounds) for rounds in (7, 9))
+    frozen = SumHelper(mine).freeze()
+    SumHelper(mine, frozen)
+    with pytest.raises(StorageError, match="other terms; give the terms"):
+        SumHelper(other, frozen)
