@@ -10,21 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, InProcessTransport, Layout, Message, RunOptions, TensorSpec, chain
 from securefed import _catalogue as catalogue
-from securefed._messages import Message
 from securefed._persistence.packing import nest, unnest
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._tensors import Layout, TensorSpec
 from securefed._transports.base import Transport
-from securefed._transports.in_process import InProcessTransport
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import insecure_deal, lattice, threshold_paillier
-from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation, verification
+from securefed.defenses import Defense, secure_aggregation, sum_once, threshold_paillier
+from securefed.defenses._homomorphic import insecure_deal, lattice
+from securefed.defenses._secure_aggregation import SecureAggregation, verification
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
-from securefed.defenses._simulation import sum_once
 from securefed.errors import RoundVoid
 
 RNG = np.random.default_rng(9)

@@ -10,13 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 import securefed
+from securefed import Dataset, Federation
 from securefed import _catalogue as catalogue
 from securefed._commands.cli import app
 from securefed._commands.named_run import build
 from securefed._registry import Registry
-from securefed._runtime.federation import Federation
-from securefed.algorithms._pca import SSI
-from securefed.datasets._base import Dataset
+from securefed.algorithms import SSI
 from securefed.errors import ConfigError
 from tests.auditing import test_report as made
 from tests.auditing.page import text

@@ -10,26 +10,29 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import (
+    SERVER,
+    Dataset,
+    DataUsage,
+    Federation,
+    InProcessTransport,
+    Ledger,
+    Limits,
+    Message,
+    Public,
+    RunOptions,
+    Seal,
+    Server,
+    Terms,
+    chain,
+)
 from securefed import _catalogue as catalogue
-from securefed._messages import SERVER, Message
 from securefed._persistence import container
-from securefed._persistence.sealing import Seal
-from securefed._public import Public
 from securefed._runtime.exchange_header import EVALUATE, ExchangeHeader, ExchangeSchedule
-from securefed._runtime.federation import Federation
-from securefed._runtime.ledger import Ledger
-from securefed._runtime.ledger_entries import DataUsage, Limits
 from securefed._runtime.refusals import refusal_body
-from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Server
-from securefed._runtime.terms import Terms
-from securefed._transports.in_process import InProcessTransport
-from securefed.algorithms._pca.ssi import SSI
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import Budget, clip, gaussian
+from securefed.algorithms import SSI
+from securefed.defenses import Budget, clip, gaussian, secure_aggregation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import (
     BudgetSpent,
     ConfigError,

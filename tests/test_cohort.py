@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, InProcessTransport, LossyTransport, chain
 from securefed._runtime.client import REVEAL
-from securefed._runtime.federation import Federation
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.algorithms._optimization import FedAvg, LoSAC
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.algorithms import FedAvg, LoSAC
+from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError, RoundVoid
 
 

@@ -9,21 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Dataset, Federation, InProcessTransport, Message, RunOptions, chain
 from securefed._persistence.packing import nest, unnest
 from securefed._runtime import open_exchange
 from securefed._runtime import sum_node as node
 from securefed._runtime.counted_clients import CountedClients
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._transports.in_process import InProcessTransport
-from securefed.algorithms._pca.fedpg import FedPG
-from securefed.algorithms._pca.ssi import SSI
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import Identities, channel, secure_aggregation
+from securefed.algorithms import SSI, FedPG
+from securefed.defenses import Defense, Identities, secure_aggregation
+from securefed.defenses._secure_aggregation import channel
 from securefed.errors import RoundVoid
 
 RNG = np.random.default_rng(3)

@@ -11,15 +11,14 @@ import pytest
 
 from extension_templates.aggregation import ZeroSumMasks
 from extension_templates.transform import SoftLimit
-from securefed import Federation, secure_mean
-from securefed._tensors import Layout, Tensors, TensorSpec
-from securefed.algorithms._pca import SSI
-from securefed.datasets._base import Dataset
+from securefed import Dataset, Federation, Layout, Tensors, TensorSpec, secure_mean
+from securefed.algorithms import SSI
 from securefed.defenses import (
     Aggregation,
     ChainStage,
     Plain,
     Plan,
+    TensorPlan,
     Transform,
     chain,
     clip,
@@ -29,7 +28,6 @@ from securefed.defenses import (
     skellam,
     sum_once,
 )
-from securefed.defenses._plan import TensorPlan
 from securefed.errors import ConfigError, PlanError, TooFewSurvivors
 from securefed.testing._aggregation_checks import CHECKS as AGGREGATION_CHECKS
 from securefed.testing._transform_checks import CHECKS as TRANSFORM_CHECKS

@@ -15,17 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from securefed._auditing.registered.registered_audit import audit
+from securefed import Algorithm, Dataset, Federation, Layout, RunOptions, TensorSpec, audit
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.next_runs import NextRun, enough_seeds, open_runs, parsed
 from securefed._registry import Entry
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._tensors import Layout, TensorSpec
-from securefed.algorithms._base import Algorithm, algorithms
-from securefed.attacks._base import attacks
-from securefed.datasets._base import Dataset
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.algorithms import algorithms
+from securefed.attacks import attacks
+from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.testing import checks_for, parametrize_with_checks
 from securefed.testing._algorithm_checks import labelled_clients

@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._tensors import Layout, TensorSpec
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC
-from securefed.algorithms._pca import SSI, FedPG
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import Budget, PoissonSampling, clip, gaussian
+from securefed import (
+    SERVER,
+    Dataset,
+    Federation,
+    InProcessTransport,
+    Layout,
+    LossyTransport,
+    Message,
+    Public,
+    RunOptions,
+    TensorSpec,
+    chain,
+)
+from securefed.algorithms import DSGD, SSI, FedAvg, FedPG, LoSAC
+from securefed.defenses import Budget, PoissonSampling, clip, gaussian, secure_aggregation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import (
     BudgetSpent,
     ConfigError,

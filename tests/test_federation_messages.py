@@ -10,18 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed import _messages
-from securefed._messages import SERVER, Message
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._transports.in_process import InProcessTransport
-from securefed.algorithms._optimization import DSGD
-from securefed.algorithms._pca import SSI
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
+from securefed import SERVER, Dataset, Federation, InProcessTransport, Message, RunOptions, _messages, chain
+from securefed.algorithms import DSGD, SSI
+from securefed.defenses import secure_aggregation
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import InsecurePaillier
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import (
     ProtocolError,
     RangeRefused,

@@ -10,15 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from securefed import Aggregate, Dataset, Federation, InProcessTransport, LossyTransport, RunOptions, Seal, chain
 from securefed import _catalogue as catalogue
-from securefed._messages import Aggregate
-from securefed._persistence.sealing import Seal
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
+from securefed.defenses import secure_aggregation
+from securefed.defenses._secure_aggregation import SecureAggregation
 from securefed.errors import RoundVoid
 
 RNG = np.random.default_rng(4)

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import DataUsage, Ledger, Limits, Public, Seal
 from securefed._persistence import container
-from securefed._persistence.sealing import Seal
-from securefed._public import Public
-from securefed._runtime.ledger import Ledger
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits, _added, _holds
-from securefed.algorithms._pca.ssi import SSI
+from securefed._runtime.ledger_entries import LedgerEntries, _added, _holds
+from securefed.algorithms import SSI
 from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, RolledBackError, StorageError
 from tests.test_privacy_cost import DELTA, DP_SGD, GAUSSIAN, NOISY, SKELLAM, planned
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed import _messages
-from securefed._messages import KEY_HOLDER, SERVER, Message, RoundRecord, SentMessage, Transcript
+from securefed import SERVER, Message, Transcript, _messages
+from securefed._messages import KEY_HOLDER, RoundRecord, SentMessage
 from securefed._tensors import encode
 from securefed.defenses._secure_aggregation.channel import expect_fields
 from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError, VersionRefused

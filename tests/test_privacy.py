@@ -7,24 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._messages import ROTATED, Transcript
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
-from securefed.algorithms._pca import SSI
+from securefed import Dataset, Federation, RunOptions, Transcript, chain
+from securefed._messages import ROTATED
+from securefed.algorithms import DSGD, SSI, FedAvg, LoSAC, Scaffold
 from securefed.attacks import views
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
+from securefed.defenses import (
     Budget,
     FixedSizeSampling,
     PoissonSampling,
     clip,
     gaussian,
     poisson,
+    secure_aggregation,
     skellam,
 )
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 
 

@@ -12,8 +12,8 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from securefed._runtime.ledger import Ledger
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
+from securefed import DataUsage, Layout, Ledger, Limits, TensorSpec, chain
+from securefed._runtime.ledger_entries import LedgerEntries
 from securefed._runtime.privacy_cost import (
     DPSGDLoss,
     GaussianLoss,
@@ -22,23 +22,21 @@ from securefed._runtime.privacy_cost import (
     cost_of,
     epsilon_of_all,
 )
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Defense, Plan
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
+from securefed.defenses import (
+    Defense,
     FixedSizeSampling,
-    InsecureGaussian,
+    Plan,
     PoissonSampling,
-    SkellamLoss,
     clip,
     discrete_gaussian,
     gaussian,
     local_gaussian,
     local_laplace,
     poisson,
+    secure_aggregation,
     skellam,
 )
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._differential_privacy import InsecureGaussian, SkellamLoss
 from securefed.errors import BudgetSpent, ConfigError
 from tests.combinations import first_ones
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from securefed import Transcript
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case_names
 from securefed._commands.cli import app
-from securefed._messages import Transcript
 from securefed.errors import StorageError, UnknownNameError
 
 ROOT = Path(__file__).parents[1]

@@ -17,21 +17,24 @@ from opacus.accountants import RDPAccountant
 from opacus.grad_sample import GradSampleModule
 from torch import nn
 
+from securefed import (
+    Dataset,
+    Federation,
+    InProcessTransport,
+    Ledger,
+    Limits,
+    LossyTransport,
+    RunOptions,
+    chain,
+    secure_mean,
+)
 from securefed import _catalogue as catalogue
-from securefed import chain, secure_mean
-from securefed._runtime.federation import Federation
-from securefed._runtime.ledger import Ledger
-from securefed._runtime.ledger_entries import Limits
 from securefed._runtime.privacy_cost import cost_of
-from securefed._runtime.run_options import RunOptions
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.algorithms._capabilities import SupportsPrivacyCost
-from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._private.dp_fedavg import PrivateFedAvg, _quiet, named_like
-from securefed.datasets._base import Dataset
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.algorithms import FedAvg, PrivateFedAvg, SupportsPrivacyCost
+from securefed.algorithms._private.dp_fedavg import _quiet, named_like
+from securefed.defenses import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, RangeRefused, RoundVoid
-from securefed.problems._torch_module import TorchModule
+from securefed.problems import TorchModule
 from tests.combinations import first_ones
 
 

@@ -11,15 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from securefed._runtime.federation import Federation
+from securefed import Dataset, Federation, chain
 from securefed._sampling.rounded_normal import grid_for
-from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._private.dp_fedavg import PrivateFedAvg, _SecureOptimizer
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.algorithms import FedAvg, PrivateFedAvg
+from securefed.algorithms._private.dp_fedavg import _SecureOptimizer
+from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError
-from securefed.problems._torch_module import TorchModule
+from securefed.problems import TorchModule
 from tests.seeded_stream import SeededStream
 
 ROWS = 8

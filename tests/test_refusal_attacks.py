@@ -11,23 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._messages import REFUSAL, SERVER, Message
+from securefed import SERVER, Dataset, Message, Public, Tensors, Terms, chain, identity
+from securefed._messages import REFUSAL
 from securefed._persistence.packing import nest
-from securefed._public import Public
 from securefed._runtime import sum_node as node_module
 from securefed._runtime.client import ClientNode
 from securefed._runtime.exchange_context import CountedExchanges
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
 from securefed._runtime.sum_memory import SumMemory
-from securefed._runtime.terms import Terms
-from securefed._tensors import Tensors
-from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._pca import SSI
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain, identity
-from securefed.defenses._differential_privacy import clip, local_gaussian, skellam
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.algorithms import SSI, FedAvg
+from securefed.defenses import Defense, Identities, clip, local_gaussian, secure_aggregation, skellam
 from securefed.errors import ClientOut, TooFewSurvivors
 from tests.combinations import first_ones
 from tests.contract.deviating_server import RUN, OldOrder, World, compare, terms_of

@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import (
+    Dataset,
+    Federation,
+    InProcessTransport,
+    Layout,
+    LossyTransport,
+    Message,
+    Public,
+    RunOptions,
+    chain,
+)
 from securefed import _catalogue as catalogue
-from securefed._messages import Message
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
 from securefed._runtime.sum_guard import SumGuard
-from securefed._tensors import Layout
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.algorithms._pca.ssi import SSI
-from securefed.algorithms._personalized.ditto import Ditto
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.algorithms import SSI, Ditto
+from securefed.defenses import Identities, clip, gaussian, secure_aggregation
 from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import RoundVoid
 from tests.combinations import each_value

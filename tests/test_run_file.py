@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from securefed import Layout, TensorSpec
 from securefed._commands.cli import app
 from securefed._commands.run_file import Requirements, read_run, shortfalls
-from securefed._tensors import Layout, TensorSpec
 from securefed.defenses import chain, clip, gaussian, records, secure_aggregation
 from securefed.errors import ConfigError, StorageError
 

@@ -12,12 +12,13 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from securefed._catalogue import algorithms
 from securefed._commands.base import parse_settings
 from securefed._commands.cli import app
 from securefed._commands.named_run import NamedRun, build, execute, measures, prepare
+from securefed.algorithms import algorithms
+from securefed.datasets import partitioned
 from securefed.datasets._loaders import digits
-from securefed.datasets._named_partitions import PARTITIONS, partitioned
+from securefed.datasets._named_partitions import PARTITIONS
 from securefed.errors import ConfigError
 
 RUNNER = CliRunner()

@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, InProcessTransport, LossyTransport, RunOptions, Seal, chain
 from securefed import _catalogue as catalogue
 from securefed._persistence import container, sealing
-from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses import Identities, secure_aggregation
 from securefed.errors import ConfigError, RolledBackError, RoundVoid, StorageError, WrongKeyError
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))

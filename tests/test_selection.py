@@ -9,31 +9,24 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from securefed import Aggregate, Dataset, Federation, Public, Terms, chain
 from securefed import _catalogue as catalogue
-from securefed._messages import Aggregate
-from securefed._public import Public
 from securefed._runtime.cohort_secrecy import check_cohort_secrecy
 from securefed._runtime.cohorts import uniform, unpredictable
-from securefed._runtime.federation import Federation
 from securefed._runtime.sampling_checks import check_sampling, samples_clients
-from securefed._runtime.terms import Terms
-from securefed.algorithms._optimization import FedAvg, Scaffold
-from securefed.algorithms._pca import SSI
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
-    CentralGaussian,
+from securefed.algorithms import SSI, FedAvg, Scaffold
+from securefed.defenses import (
+    Defense,
     FixedSizeSampling,
-    InsecureGaussian,
     PoissonSampling,
     clip,
     gaussian,
     local_gaussian,
     poisson,
+    secure_aggregation,
     skellam,
 )
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._differential_privacy import CentralGaussian, InsecureGaussian
 from securefed.errors import ConfigError, SecureFedError
 
 

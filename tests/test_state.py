@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed._persistence.packing import local, nest, pack, restore, stored_as, unnest
+from securefed import local
+from securefed._persistence.packing import nest, pack, restore, stored_as, unnest
 from securefed.errors import DataError
 
 LEAVES = st.one_of(

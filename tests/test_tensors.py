@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save
 
-from securefed._tensors import Layout, TensorSpec, add, decode, encode, subtract
+from securefed import Layout, TensorSpec
+from securefed._tensors import add, decode, encode, subtract
 from securefed.errors import DataError
 
 ARRAYS = st.dictionaries(

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from securefed import chain, secure_mean, secure_sum
-from securefed.defenses import clip, gaussian, skellam
+from securefed.defenses import clip, gaussian, secure_aggregation, skellam
 from securefed.defenses._homomorphic import InsecurePaillier
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, DataError, PlanError, PrecisionWarning, RangeRefused
 from securefed.parties import SumTerms
 

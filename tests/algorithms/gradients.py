@@ -3,11 +3,9 @@
 import numpy as np
 from scipy.optimize import minimize
 
-from securefed._messages import Aggregate
-from securefed._public import Public
-from securefed._tensors import Layout, add
-from securefed.algorithms._base import RoundOutcome
-from securefed.datasets._base import Dataset
+from securefed import Aggregate, Dataset, Layout, Public
+from securefed._tensors import add
+from securefed.algorithms import RoundOutcome
 from securefed.problems import SoftmaxRegression
 
 PROBLEM = SoftmaxRegression(l2=0.1)

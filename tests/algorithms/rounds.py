@@ -3,12 +3,10 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed._messages import Aggregate
-from securefed._public import Public
+from securefed import Aggregate, Dataset, Public
 from securefed._tensors import add
-from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms import RoundOutcome
 from securefed.algorithms._pca.operators import off, orth
-from securefed.datasets._base import Dataset
 
 
 def digits(parts=4, features=64):

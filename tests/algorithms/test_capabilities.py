@@ -10,16 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import Dataset, Federation, Public
-from securefed.algorithms import SSI, FedAvg, GraphDitto, GraphFedAvg, GraphFedProx, LocalPower, record_level
-from securefed.algorithms._base import Algorithm
-from securefed.algorithms._capabilities import (
+from securefed import Algorithm, Dataset, Federation, Public
+from securefed.algorithms import (
+    SSI,
+    FedAvg,
+    GraphDitto,
+    GraphFedAvg,
+    GraphFedProx,
+    LocalPower,
     SupportsBatches,
     SupportsBroadcastCheck,
     SupportsClientSelection,
     SupportsPrivacyCost,
-    supports,
+    record_level,
 )
+from securefed.algorithms._capabilities import supports
 from securefed.errors import DataError
 from securefed.testing._algorithm_checks import RecordingAlgorithm
 

@@ -7,17 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Aggregate, Dataset, Public
 from securefed import _catalogue as catalogue
-from securefed._messages import Aggregate
-from securefed._public import Public
 from securefed._tensors import add
-from securefed.algorithms._base import RoundOutcome
-from securefed.algorithms._optimization import FedAvg, Scaffold
+from securefed.algorithms import L1, FedAvg, RoundOutcome, Scaffold
 from securefed.algorithms._optimization import cohort as cohorts
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
-from securefed.algorithms._optimization.proximal import L1
-from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError
 from securefed.problems import DenseNetwork, SoftmaxRegression
 from tests.combinations import each_value

@@ -5,16 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._messages import Aggregate
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._base import RoundOutcome
-from securefed.algorithms._pca import FedPE, FedPG, centralised, reconstruction_loss
+from securefed import Aggregate, Dataset, Federation, Public
+from securefed.algorithms import FedPE, FedPG, RoundOutcome, centralised, reconstruction_loss
 from securefed.algorithms._pca.consensus import BLOWN_UP, ConsensusPCA
 from securefed.algorithms._pca.fedpe import lagrangian_gradient
 from securefed.algorithms._pca.fedpg import local_step
 from securefed.algorithms._pca.operators import orth
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
 from tests.algorithms.rounds import Loop, centred, digits, subspace_error
 

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._pca import SelfLearningPCA, centralised, reconstruction_loss
+from securefed import Dataset, Federation, Public
+from securefed.algorithms import SelfLearningPCA, centralised, reconstruction_loss
 from securefed.algorithms._pca.centralised import leading
 from securefed.algorithms._pca.operators import Gram, off, orth
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 from tests.algorithms.rounds import centred
 

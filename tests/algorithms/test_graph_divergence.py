@@ -5,15 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._messages import Aggregate
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
+from securefed import Aggregate, Dataset, Federation, Public, RunOptions
+from securefed.algorithms import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
 from securefed.algorithms._graph.method import CONSENSUS
 from securefed.algorithms._graph.ppgl import WEIGHT, WEIGHTED
 from securefed.algorithms._graph.smooth import MomentumDescent
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
 from tests.algorithms.rounds import Loop
 from tests.algorithms.test_graph_methods import every, graphs, silos

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
+from securefed.algorithms import community_scores, edge_scores
 from securefed.algorithms._graph.edges import Edges
-from securefed.algorithms._graph.metrics import community_scores, edge_scores
 from securefed.algorithms._graph.smooth import MomentumDescent, SmoothGraph
 from securefed.errors import ConfigError, DataError
 

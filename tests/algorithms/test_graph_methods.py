@@ -5,16 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, RunOptions
 from securefed._persistence.packing import pack, restore
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
+from securefed.algorithms import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
 from securefed.algorithms._graph.edges import Edges
 from securefed.algorithms._graph.method import GRAPH
 from securefed.algorithms._graph.ppgl import WEIGHT, WEIGHTED
 from securefed.algorithms._graph.smooth import MomentumDescent
-from securefed.datasets._base import Dataset
-from securefed.datasets._graphs import related_graphs, smooth_signals
+from securefed.datasets import related_graphs, smooth_signals
 from tests.algorithms.rounds import Loop
 
 METHODS = [PPGL(), PPGL(weights="equal"), IGL(), GraphFedAvg(), GraphFedProx(), MRMTL(), GraphDitto()]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._optimization import CompositeFedADMM, FedAvg, FedCM, FedProx, FedSaga, MimeSVRG
+from securefed.algorithms import CompositeFedADMM, FedAvg, FedCM, FedProx, FedSaga, MimeSVRG
 from securefed.errors import DivergenceError
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
 

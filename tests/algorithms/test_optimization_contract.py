@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._messages import Aggregate
+from securefed import Aggregate, Algorithm, Dataset, Public
 from securefed._persistence.packing import pack, restore
-from securefed._public import Public
-from securefed.algorithms._base import Algorithm, algorithms
-from securefed.algorithms._optimization import (
+from securefed.algorithms import (
     DSGD,
     L1,
     CompositeFedADMM,
@@ -23,8 +21,8 @@ from securefed.algorithms._optimization import (
     Nuclear,
     Scaffold,
     ScaffoldProx,
+    algorithms,
 )
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError
 from securefed.problems import LogisticRegression
 from tests.algorithms.gradients import Loop, make_clients, some_drop

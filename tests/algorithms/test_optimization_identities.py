@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._tensors import Layout
-from securefed.algorithms._optimization import (
+from securefed import Dataset, Layout
+from securefed.algorithms import (
     DSGD,
     CompositeFedADMM,
     FedAvg,
@@ -19,7 +19,6 @@ from securefed.algorithms._optimization import (
     Scaffold,
     ScaffoldProx,
 )
-from securefed.datasets._base import Dataset
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients
 

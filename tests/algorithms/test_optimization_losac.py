@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from securefed._messages import Aggregate
-from securefed.algorithms._base import RoundOutcome
-from securefed.algorithms._optimization import LoSAC
-from securefed.defenses._chain import chain
+from securefed import Aggregate, chain
+from securefed.algorithms import LoSAC, RoundOutcome
 from securefed.defenses._fixed_point import Quantise
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
 from tests.combinations import first_ones

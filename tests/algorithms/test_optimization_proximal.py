@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._tensors import Layout, TensorSpec
-from securefed.algorithms._optimization import L1, CompositeFedADMM, LoSACProx, NoRegulariser, Nuclear, ScaffoldProx
-from securefed.datasets._base import Dataset
+from securefed import Dataset, Layout, Public, TensorSpec
+from securefed.algorithms import L1, CompositeFedADMM, LoSACProx, NoRegulariser, Nuclear, ScaffoldProx
 from securefed.errors import ConfigError
 from securefed.problems import LogisticRegression
 from tests.algorithms.gradients import PROBLEM, Loop, composite_optimum, make_clients, some_drop

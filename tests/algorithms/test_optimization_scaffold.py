@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed.algorithms._optimization import FedAvg, Scaffold
+from securefed import Public
+from securefed.algorithms import FedAvg, Scaffold
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
 from tests.combinations import first_ones
 

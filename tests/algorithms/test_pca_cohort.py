@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms._capabilities import SupportsBatches
-from securefed.algorithms._pca import FAPS
+from securefed import Dataset
+from securefed.algorithms import FAPS, SupportsBatches
 from securefed.algorithms._pca import cohort as pca_cohort
 from securefed.algorithms._pca.cohort import StackedGrams
 from securefed.algorithms._pca.operators import Gram
-from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError
 from tests.algorithms.rounds import Loop
 

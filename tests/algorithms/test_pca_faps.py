@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed._public import Public
-from securefed.algorithms._pca import FAPS, SSI
+from securefed import Public
+from securefed.algorithms import FAPS, SSI
 from securefed.algorithms._pca.faps import MaskedGram
 from securefed.algorithms._pca.operators import Gram, off, orth
 from tests.algorithms.rounds import Loop, digits, spectrum

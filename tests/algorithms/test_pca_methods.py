@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed._messages import Aggregate
+from securefed import Aggregate, Dataset, Public
 from securefed._persistence.packing import pack, restore
-from securefed._public import Public
-from securefed.algorithms._base import RoundOutcome
-from securefed.algorithms._pca import FAPS, SSI, FedPE, FedPG, LocalPower
+from securefed.algorithms import FAPS, SSI, FedPE, FedPG, LocalPower, RoundOutcome
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.operators import Gram, off, orth
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
 from tests.algorithms.rounds import Loop, digits, spectrum, subspace_error
 

@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._messages import Aggregate
-from securefed._public import Public
-from securefed.algorithms._pca import FAPS, SSI, LocalPower
+from securefed import Aggregate, Dataset, Public
+from securefed.algorithms import FAPS, SSI, LocalPower
 from securefed.algorithms._pca.operators import off
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
 from tests.algorithms.rounds import Loop, digits, spectrum
 

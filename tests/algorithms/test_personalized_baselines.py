@@ -5,13 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._base import Algorithm
-from securefed.algorithms._optimization import FedAvg
+from securefed import Algorithm, Dataset, Federation, Public
+from securefed.algorithms import FLAME, Ditto, FedADMM, FedAvg, PFedMe
 from securefed.algorithms._optimization.local_steps import passes
-from securefed.algorithms._personalized import FLAME, Ditto, FedADMM, PFedMe
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError
 from securefed.problems import SoftmaxRegression, known_smoothness
 from tests.algorithms.rounds import Loop

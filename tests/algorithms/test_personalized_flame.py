@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from securefed import Algorithm, Dataset, Federation, Public
 from securefed._persistence.packing import pack, restore
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._base import Algorithm, RoundOutcome
-from securefed.algorithms._capabilities import SupportsClientSelection
-from securefed.algorithms._personalized import FLAME
-from securefed.datasets._base import Dataset
+from securefed.algorithms import FLAME, RoundOutcome, SupportsClientSelection
 from securefed.errors import ConfigError
 from securefed.problems import SoftmaxRegression
 from tests.algorithms.rounds import Loop

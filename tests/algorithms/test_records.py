@@ -9,30 +9,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from securefed import Algorithm, Dataset, Federation, Public, chain
 from securefed import _catalogue as catalogue
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._base import Algorithm
-from securefed.algorithms._capabilities import SupportsBatches
-from securefed.algorithms._graph.fedavg import GraphFedAvg
-from securefed.algorithms._graph.fedprox import GraphFedProx
-from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._pca import FAPS, SSI, LocalPower
-from securefed.algorithms._private.record_level import clip_records, record_level
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
+from securefed.algorithms import (
+    FAPS,
+    SSI,
+    FedAvg,
+    GraphFedAvg,
+    GraphFedProx,
+    LocalPower,
+    SupportsBatches,
+    clip_records,
+    record_level,
+)
+from securefed.defenses import (
     PoissonSampling,
     clip,
     discrete_gaussian,
     epsilon_of,
     gaussian,
     records,
+    secure_aggregation,
     sensitivity,
     skellam,
 )
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, DataError, DivergenceError, MalformedError, PlanError
 from tests.combinations import first_ones
 

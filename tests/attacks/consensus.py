@@ -3,12 +3,10 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed._messages import Aggregate
-from securefed._public import Public
+from securefed import Aggregate, Dataset, Public
 from securefed._tensors import add
-from securefed.algorithms._base import RoundOutcome
-from securefed.attacks._base import RoundView, Target, View
-from securefed.datasets._base import Dataset
+from securefed.algorithms import RoundOutcome
+from securefed.attacks import RoundView, Target, View
 
 
 def digits(features, seed, parts=5, standardised=True):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Plan
+from securefed import Array, Tensors
+from securefed.defenses import Plan
 from securefed.defenses._differential_privacy import InsecureGaussian
 from securefed.defenses._differential_privacy.gaussian import _release, seeded
 

@@ -3,11 +3,9 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed._messages import Aggregate
-from securefed._public import Public
-from securefed.algorithms._base import RoundOutcome
-from securefed.attacks._base import RoundView, Target, View
-from securefed.datasets._base import Dataset
+from securefed import Aggregate, Dataset, Public
+from securefed.algorithms import RoundOutcome
+from securefed.attacks import RoundView, Target, View
 
 
 def digits(features, kind="sorted", parts=5, seed=0):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from securefed import Dataset, DeviatingServer, chain
-from securefed._tensors import Layout
+from securefed import Dataset, DeviatingServer, Layout, chain
 from securefed.algorithms import DSGD, FLAME, SSI, FedAvg, FedPE, FedPG, Scaffold
 from securefed.attacks import (
     ActiveAttack,

@@ -11,12 +11,10 @@ import torch
 
 from securefed import Dataset, DeviatingServer, Public, chain
 from securefed.algorithms import FedAvg
-from securefed.attacks import ClientKernels, TrapWeights
-from securefed.attacks._active.chosen_broadcasts import Situation
+from securefed.attacks import ClientKernels, Situation, Target, TrapWeights
 from securefed.attacks._active.layer_inputs import PooledPixels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, layer_inputs
-from securefed.attacks._base import Target
 from securefed.defenses import clip, local_gaussian, secure_aggregation
 from securefed.errors import TranscriptError
 from securefed.problems import TorchModule

@@ -11,13 +11,11 @@ import torch
 
 from securefed import Dataset, DeviatingServer, Public, chain
 from securefed.algorithms import FedAvg
-from securefed.attacks import ClientKernels, TrapWeights, insert_imprint_module
-from securefed.attacks._active.chosen_broadcasts import Situation
+from securefed.attacks import ClientKernels, RoundView, Situation, Target, TrapWeights, insert_imprint_module
 from securefed.attacks._active.client_kernels import ClientChannels, client_channels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, possible_chains
 from securefed.attacks._active.trap_weights import _known, _simulated
-from securefed.attacks._base import RoundView, Target
 from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import TorchModule

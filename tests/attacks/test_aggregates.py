@@ -7,18 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._catalogue import algorithms
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._tensors import Layout, TensorSpec
-from securefed.algorithms._pca import SSI
-from securefed.attacks import views
-from securefed.attacks._aggregates import ParticipationMatrix, disaggregate, isolate
-from securefed.attacks._base import RoundView, View
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
+from securefed import Dataset, Federation, Layout, RunOptions, TensorSpec, chain
+from securefed.algorithms import SSI, algorithms
+from securefed.attacks import ParticipationMatrix, RoundView, View, disaggregate, isolate, views
+from securefed.defenses import secure_aggregation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
 
 CLIENTS = 6

@@ -6,19 +6,15 @@ from itertools import islice, permutations
 import numpy as np
 import pytest
 
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
+from securefed import Dataset, Federation, RunOptions
+from securefed.algorithms import DSGD, IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
 from securefed.algorithms._graph.edges import Edges
-from securefed.algorithms._optimization import DSGD
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._distances import DistanceFit, centred_gram, embedding
+from securefed.attacks import DistanceFit, Target, views
+from securefed.attacks._distances import centred_gram, embedding
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.starting_points import starting_points
 from securefed.attacks._engine.fit import Fit, Messages
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
 
 VERTICES = 7

@@ -2,16 +2,14 @@
 
 import numpy as np
 
-from securefed._runtime.federation import Federation
-from securefed.algorithms._graph import PPGL
+from securefed import Dataset, Federation
+from securefed.algorithms import PPGL
 from securefed.algorithms._graph.edges import Edges
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._distances import DistanceFit, centred_gram
+from securefed.attacks import DistanceFit, Target, views
+from securefed.attacks._distances import centred_gram
 from securefed.attacks._distances.distance_completion import complete_distances
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 
 
 def camps(vertices, rows, seed, weight=0.7):

@@ -8,19 +8,15 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from securefed._runtime.federation import Federation
-from securefed.algorithms._graph import IGL, MRMTL, PPGL, GraphFedAvg
+from securefed import Dataset, Federation, chain
+from securefed.algorithms import IGL, MRMTL, PPGL, GraphFedAvg
 from securefed.algorithms._graph.edges import Edges
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._distances import DistanceFit
+from securefed.attacks import DistanceFit, Target, views
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.posterior_mode import DistancePrior, posterior_mode
 from securefed.attacks._engine.fit import Messages
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, clip_each, gaussian
+from securefed.defenses import clip, clip_each, gaussian
 from securefed.defenses._differential_privacy.clip import clipped
 from tests.attacks.steady import SteadyGaussian
 from tests.combinations import first_ones

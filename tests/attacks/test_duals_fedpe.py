@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import FedPE, FedPG
+from securefed.algorithms import FedPE, FedPG
 from securefed.algorithms._pca.operators import off
-from securefed.attacks._base import Attack, Target, attacks
+from securefed.attacks import Attack, Target, attacks
 from securefed.attacks._duals import FedPEDuals
 from securefed.attacks._duals.fedpe import gradient_parts
 from securefed.attacks._duals.observed_steps import observed_steps

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import SSI, FedPE, FedPG
+from securefed.algorithms import SSI, FedPE, FedPG
 from securefed.algorithms._pca.operators import off, orth
-from securefed.attacks._base import Attack, Target, attacks
+from securefed.attacks import Attack, Target, attacks
 from securefed.attacks._duals import FedPGDuals
 from securefed.attacks._duals.fedpg import gradient_block
 from securefed.attacks._duals.local_steps_fit import simulation

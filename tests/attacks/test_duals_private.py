@@ -5,16 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._pca import FedPG
-from securefed.attacks import views
-from securefed.attacks._base import Target
+from securefed import Dataset, Federation, Public, chain
+from securefed.algorithms import FedPG
+from securefed.attacks import Target, views
 from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals, pooled_client
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.defenses import clip, gaussian
 from securefed.errors import TranscriptError
 from tests.attacks.steady import SteadyGaussian
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import FedPG
+from securefed import Dataset
+from securefed.algorithms import FedPG
 from securefed.attacks._duals import FedPGDuals
 from securefed.attacks._duals.fedpg import gradient_block
 from securefed.attacks._duals.observed_steps import observed_steps
 from securefed.attacks._duals.unit_diagonal import _images, with_unit_diagonal
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from tests.attacks.consensus import digits, gram, observe
 
 RNG = np.random.default_rng(0)

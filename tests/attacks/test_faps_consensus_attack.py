@@ -5,17 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import FAPS, SSI
+from securefed import Dataset
+from securefed.algorithms import FAPS, SSI
 from securefed.algorithms._pca.operators import off
-from securefed.attacks._base import Attack, Target, attacks
+from securefed.attacks import Attack, ConsensusGram, Target, attacks
 from securefed.attacks._engine import DualArray
-from securefed.attacks._gram import ConsensusGram
 from securefed.attacks._gram.coordinates import LowRankFactor, SymmetricMatrices
 from securefed.attacks._gram.faps.consensus_attack import replay_residual
 from securefed.attacks._gram.faps.near_consensus import largest_eigenvalue, near_consensus
 from securefed.attacks._gram.faps.simulated_client import ReceivedRounds, messages, rule_counts
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks.subspaces import digits, gram, observe
 from tests.combinations import each_value, first_ones

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import FAPS
-from securefed.attacks._gram import ConsensusGram
+from securefed import Dataset
+from securefed.algorithms import FAPS
+from securefed.attacks import ConsensusGram
 from securefed.attacks._gram.faps.client_fit import estimate_of_low_rank
 from securefed.attacks._gram.faps.message_span import first_message_noise, span_basis, span_width
 from securefed.attacks._gram.faps.near_consensus import near_consensus
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from tests.attacks.subspaces import digits, gram, observe
 
 

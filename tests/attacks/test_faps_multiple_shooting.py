@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.linalg import LinAlgError
 
-from securefed.algorithms._pca import FAPS
+from securefed.algorithms import FAPS
 from securefed.attacks._fitting.levenberg_marquardt import gauss_newton
 from securefed.attacks._gram.faps.client_equations import ClientEquations
 from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting

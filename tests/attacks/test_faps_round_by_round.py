@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._base import RoundOutcome
-from securefed.algorithms._pca import FAPS
+from securefed.algorithms import FAPS, RoundOutcome
 from securefed.algorithms._pca.operators import off
-from securefed.attacks._gram import ConsensusGram
+from securefed.attacks import ConsensusGram
 from securefed.attacks._gram.faps.exact_round import exact_round
 from securefed.attacks._gram.faps.near_consensus import near_consensus
 from securefed.attacks._gram.faps.one_step_round import one_step_round

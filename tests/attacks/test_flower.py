@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._messages import Transcript
-from securefed.algorithms._optimization import FedAvg
-from securefed.attacks import views
-from securefed.attacks._base import Target
+from securefed import Dataset, Transcript
+from securefed.algorithms import FedAvg
+from securefed.attacks import SampleFit, Target, views
 from securefed.attacks._diagnosis import explained, resolution
-from securefed.attacks._gradient_inversion.sample_fit import SampleFit
 from securefed.attacks.scores import match, relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, TranscriptError
 from securefed.problems import SoftmaxRegression
-from securefed.recording._flower import FlowerRecording, arrays_of
+from securefed.recording import FlowerRecording
+from securefed.recording._flower import arrays_of
 from securefed.recording._recording import public_of
 
 NODES = (901, 17, 333)  # Flower's node ids are large random numbers

@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from securefed import Dataset, Federation, Public
 from securefed._auditing.own.function_algorithm import as_algorithm
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._pca import SSI
-from securefed.attacks import views
-from securefed.attacks._base import Target, View
-from securefed.attacks._generic import ClearRows, FitRows, ProbeGram, Replay
+from securefed.algorithms import SSI
+from securefed.attacks import FitRows, PowerGram, Target, View, views
+from securefed.attacks._generic import ClearRows, ProbeGram, Replay
 from securefed.attacks._generic.moment_map import ScaledClientStep, pack, unpack
-from securefed.attacks._gram import PowerGram
 from securefed.attacks.scores import match, relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 
 RNG = np.random.default_rng(0)

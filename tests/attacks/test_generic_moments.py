@@ -5,17 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, Public
 from securefed._auditing.own.function_algorithm import as_algorithm
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.attacks import views
-from securefed.attacks._base import Target
+from securefed.attacks import Target, views
 from securefed.attacks._generic import LowDigits, ProbeGram, Replay, uses_labels
 from securefed.attacks._generic.label_regression import NearestClient
 from securefed.attacks._generic.message_units import grid
 from securefed.attacks._generic.moment_map import ScaledClientStep
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
 
 START = {"round": np.zeros(1)}

@@ -6,16 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import DSGD
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._generic import FitRows, RegressRows, Replay
+from securefed import Dataset, Federation, Public, chain
+from securefed.algorithms import DSGD
+from securefed.attacks import FitRows, Target, views
+from securefed.attacks._generic import RegressRows, Replay
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.defenses import clip, gaussian
 from securefed.errors import TranscriptError
 from securefed.problems import SoftmaxRegression
 from tests.attacks.steady import SteadyGaussian

@@ -7,16 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, Public
 from securefed._auditing.own.function_algorithm import as_algorithm
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
+from securefed.attacks import FitRows, Target, views
+from securefed.attacks._generic import ClearRows, ProbeGram, RegressCounts, RegressRows, Replay
 from securefed.attacks._generic.moment_map import ScaledClientStep
 from securefed.attacks._generic.row_regression import KernelRidge, _best_ridge, _rows
 from securefed.attacks.scores import match, relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 
 NOTHING_SENT = {"round": np.zeros(1)}

@@ -6,21 +6,15 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
-from securefed.algorithms._pca import SSI
-from securefed.attacks import views
-from securefed.attacks._base import Attack, RoundView, Target, View, attacks
-from securefed.attacks._gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
+from securefed import Dataset, Federation, Public, RunOptions, chain
+from securefed.algorithms import DSGD, SSI, FedAvg, LoSAC, Scaffold
+from securefed.attacks import Attack, NaiveDescent, RoundView, SampleFit, Target, View, attacks, views
+from securefed.attacks._gradient_inversion import DLG, TelescopingFit
 from securefed.attacks._gradient_inversion.gradient_rounds import read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from securefed.errors import TranscriptError
 from securefed.problems import LogisticRegression, SoftmaxRegression

@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import DSGD, FedAvg, FedSaga, LoSAC, Scaffold
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._gradient_inversion import SampleFit, batch_search
+from securefed import Dataset, Federation, Public
+from securefed.algorithms import DSGD, FedAvg, FedSaga, LoSAC, Scaffold
+from securefed.attacks import SampleFit, Target, views
+from securefed.attacks._gradient_inversion import batch_search
 from securefed.attacks._gradient_inversion.batch_search import BatchSearch, PossibleDraws, best_draws, number_of_draws
 from securefed.attacks._gradient_inversion.multistart_search import fit_rows
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
 from tests.combinations import first_ones
 
 DIGITS = load_digits()

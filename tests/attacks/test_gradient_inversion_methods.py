@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._tensors import Layout, TensorSpec
-from securefed.algorithms import _personalized as personalized
-from securefed.algorithms._optimization import (
+from securefed import Dataset, Federation, Layout, Public, TensorSpec, chain
+from securefed.algorithms import (
+    FLAME,
     L1,
     CompositeFedADMM,
+    Ditto,
     FedAvg,
     FedCM,
     FedProx,
@@ -20,13 +19,13 @@ from securefed.algorithms._optimization import (
     MimeSVRG,
     NoRegulariser,
     Nuclear,
+    PFedMe,
     ScaffoldProx,
 )
-from securefed.algorithms._personalized import FLAME, Ditto, PFedMe
-from securefed.attacks import views
-from securefed.attacks._base import RoundView, Target, View
+from securefed.algorithms import _personalized as personalized
+from securefed.attacks import NaiveDescent, RoundView, SampleFit, Target, View, views
 from securefed.attacks._engine import DualArray
-from securefed.attacks._gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
+from securefed.attacks._gradient_inversion import DLG, TelescopingFit
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.losac_two_steps import two_step_problem
@@ -35,10 +34,8 @@ from securefed.attacks._gradient_inversion.round_simulation import RoundSimulati
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
+from securefed.defenses import Plain
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._plain import Plain
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from tests.combinations import first_ones
 

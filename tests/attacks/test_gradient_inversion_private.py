@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from securefed.algorithms._optimization import DSGD, CompositeFedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
-from securefed.algorithms._personalized import FLAME
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._gradient_inversion import SampleFit, TelescopingFit
+from securefed import chain
+from securefed.algorithms import DSGD, FLAME, CompositeFedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
+from securefed.attacks import SampleFit, Target, views
+from securefed.attacks._gradient_inversion import TelescopingFit
 from securefed.attacks._gradient_inversion.contribution_clipping import data_free_factors
 from securefed.attacks._gradient_inversion.posterior_estimate import PosteriorEstimate
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
@@ -22,8 +21,7 @@ from securefed.attacks._gradient_inversion.row_posterior import (
     whitened_equations,
 )
 from securefed.attacks.scores import sample_error
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, clip_each, gaussian
+from securefed.defenses import clip, clip_each, gaussian
 from securefed.defenses._fixed_point import Quantise
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from tests.attacks.steady import SteadyGaussian

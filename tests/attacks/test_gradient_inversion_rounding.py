@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
-from securefed.attacks import views
-from securefed.attacks._base import Target
+from securefed import chain
+from securefed.algorithms import DSGD, FedAvg, LoSAC, Scaffold
+from securefed.attacks import SampleFit, Target, views
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit
-from securefed.attacks._gradient_inversion import SampleFit
 from securefed.attacks._gradient_inversion.gradient_rounds import read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.losac_two_steps import two_step_problem
 from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 from securefed.attacks.scores import sample_error
-from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from tests.attacks.test_gradient_inversion import scene
 

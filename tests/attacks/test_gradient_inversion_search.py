@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import FedAvg, LoSAC, Scaffold
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._gradient_inversion import SampleFit, TelescopingFit
+from securefed import Dataset, Federation
+from securefed.algorithms import FedAvg, LoSAC, Scaffold
+from securefed.attacks import SampleFit, Target, views
+from securefed.attacks._gradient_inversion import TelescopingFit
 from securefed.attacks._gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
-from securefed.problems._linear import LogisticRegression
+from securefed.problems import LogisticRegression
 
 X, Y = load_digits(return_X_y=True)
 X = X / 16

@@ -5,21 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed import audit_transcript
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._pca import FAPS, SSI
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._gram import ConsensusGram, DifferenceGram, PowerGram
+from securefed import Dataset, Federation, Public, RunOptions, audit_transcript, chain
+from securefed.algorithms import FAPS, SSI
+from securefed.attacks import ConsensusGram, DifferenceGram, PowerGram, Target, views
 from securefed.attacks._gram.clipped_products import clip_ratios
 from securefed.attacks._gram.shrinkage import NoisyProducts, ProductLikelihood, shrunk
 from securefed.attacks._gram.subspace_iteration import SCALE_OPEN
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, clip_each, gaussian
+from securefed.defenses import clip, clip_each, gaussian
 from tests.attacks.steady import SteadyGaussian
 from tests.combinations import first_ones
 

@@ -4,17 +4,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._messages import Aggregate
-from securefed._public import Public
-from securefed.algorithms._pca import SSI, FedPG, LocalPower
-from securefed.attacks._base import Attack, RoundView, Target, View, attacks
-from securefed.attacks._gram import DifferenceGram
+from securefed import Aggregate, Dataset, Public
+from securefed.algorithms import SSI, FedPG, LocalPower
+from securefed.attacks import Attack, DifferenceGram, RoundView, Target, View, attacks
 from securefed.attacks._gram.client_deviations import deviations
 from securefed.attacks._gram.clipped_products import PerturbedProducts, PerturbedSolution
 from securefed.attacks._gram.clipped_sums import ClippedSums
 from securefed.attacks._gram.survivor_differences import SurvivorSystem, coming_together, round_noise
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from tests.combinations import each_value
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import SSI, LocalPower
+from securefed import Dataset
+from securefed.algorithms import SSI, LocalPower
 from securefed.algorithms._pca.operators import orth
-from securefed.attacks._base import Attack, Target, attacks
+from securefed.attacks import Attack, Target, attacks
 from securefed.attacks._gram import LocalPowerGram
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.repeated_products import LocalPowerRound, factors, root, simulation
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks.subspaces import digits, gram, observe
 

@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._messages import Aggregate
-from securefed._public import Public
+from securefed import Aggregate, Dataset, Public
 from securefed._tensors import add
-from securefed.algorithms._pca import FAPS, SSI, LocalPower
+from securefed.algorithms import FAPS, SSI, LocalPower
 from securefed.algorithms._pca.operators import orth
-from securefed.attacks._base import Attack, RoundView, Target, View, attacks
-from securefed.attacks._gram import PowerGram
+from securefed.attacks import Attack, PowerGram, RoundView, Target, View, attacks
 from securefed.attacks._gram.linear import solve
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 
 RNG = np.random.default_rng(0)

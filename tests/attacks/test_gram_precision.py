@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.attacks._base import RoundView, View
+from securefed.attacks import RoundView, View
 from securefed.attacks._diagnosis import resolution
 from securefed.attacks._gram.linear import ProbeSpan, _assemble, solve
 from securefed.attacks._gram.observed_rounds import rounding_of_products, stacked_products

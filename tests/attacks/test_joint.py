@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import FAPS, SSI, FedPE, FedPG
+from securefed.algorithms import FAPS, SSI, FedPE, FedPG
 from securefed.algorithms._pca.operators import orth
-from securefed.attacks._base import Attack, RoundView, Target, View, attacks
+from securefed.attacks import Attack, RoundView, Target, View, attacks
 from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks._duals.joint_fit import simulated_run
 from securefed.attacks._engine.fit import jacobian_rank

@@ -11,27 +11,26 @@ import pytest
 import torch
 from torch import nn
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
+from securefed import Dataset, Federation, Public
+from securefed.algorithms import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.attacks import (
     InversionEffort,
     LocalSteps,
     NetworkInversion,
+    Target,
+    View,
     invert,
     psnr,
     tabular_accuracy,
     views,
 )
-from securefed.attacks._base import Target, View
 from securefed.attacks._networks.client_simulations import OneGradient
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._networks.gradient_matching import GradientMatching, InversionProblem, RowPrior
 from securefed.attacks._networks.row_parametrisations import AllEntries
 from securefed.attacks._networks.smoothed_relu import SmoothedReLU
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
 from securefed.defenses import chain, clip
 from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import Autoencoder, DenseNetwork, LogisticRegression

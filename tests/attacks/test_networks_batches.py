@@ -12,17 +12,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._personalized.flame import FLAME
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._networks.client_simulations import LocalSteps, mean_weights
+from securefed import Dataset, Federation, Public
+from securefed.algorithms import FLAME, FedAvg
+from securefed.attacks import LocalSteps, Target, views
+from securefed.attacks._networks.client_simulations import mean_weights
 from securefed.attacks._networks.first_round import network_of, read_first_round
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._personal.flame_simulation import FLAMESimulation
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems import Autoencoder, DenseNetwork
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from securefed._tensors import Array
+from securefed import Array
 from securefed.attacks import InversionEffort, invert
 from securefed.attacks._networks import module_inversion
 from securefed.attacks._networks.first_layer import FirstLayerEvidence

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import rosen, rosen_der
 
+from securefed.attacks import InversionEffort, NetworkInversion
 from securefed.attacks._networks.gradient_searches import lbfgs, run_searches
-from securefed.attacks._networks.staged_inversion import InversionEffort
-from securefed.attacks._networks.view_inversion import NetworkInversion
 from securefed.errors import ConfigError
 from tests.attacks.test_networks import METHODS, seen
 

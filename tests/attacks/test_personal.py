@@ -3,19 +3,13 @@
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._optimization import FedAvg
+from securefed import Dataset, Federation, Public, RunOptions
+from securefed.algorithms import FLAME, Ditto, FedADMM, FedAvg, PFedMe
 from securefed.algorithms._optimization.model import Model
-from securefed.algorithms._personalized import FLAME, Ditto, FedADMM, PFedMe
-from securefed.attacks import views
-from securefed.attacks._base import Target, View
-from securefed.attacks._gradient_inversion import SampleFit
+from securefed.attacks import SampleFit, Target, View, views
 from securefed.attacks._personal import ADMMRecursion, PersonalModelReplay
 from securefed.attacks._personal.admm_recursion import recover_states
 from securefed.attacks.scores import relative_error, sample_error
-from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
 from securefed.problems import SoftmaxRegression
 from tests.combinations import first_ones

@@ -5,19 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._personalized import FLAME
-from securefed.attacks import views
-from securefed.attacks._base import Target
+from securefed import Dataset, Federation, Public
+from securefed.algorithms import FLAME, FedAvg
+from securefed.attacks import Target, views
 from securefed.attacks._networks.row_separation import FirstLayerGradient, separate
 from securefed.attacks._personal import FLAMENetworkInversion
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
-from securefed.problems import SoftmaxRegression
-from securefed.problems._dense import DenseNetwork
+from securefed.problems import DenseNetwork, SoftmaxRegression
 from tests.combinations import first_ones
 
 NETWORK = DenseNetwork(hidden=(24,), precision="float64")

@@ -7,18 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
+from securefed import Dataset, Federation, Public, chain
+from securefed.algorithms import FLAME, Ditto, FedADMM, PFedMe
 from securefed.algorithms._optimization.model import Model
-from securefed.algorithms._personalized import FLAME, Ditto, FedADMM, PFedMe
-from securefed.attacks import views
-from securefed.attacks._base import Target
+from securefed.attacks import Target, views
 from securefed.attacks._personal import ADMMRecursion, PersonalModelReplay
 from securefed.attacks._personal.message_denoising import ConstantGradientModel, denoised, posterior_mean
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.defenses import clip, gaussian
 from tests.attacks.steady import SteadyGaussian
 
 CLIENTS, ROWS, ROUNDS = 4, 3, 8

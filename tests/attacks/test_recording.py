@@ -5,21 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed._messages import Transcript
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._pca import SSI
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._generic import FitRows, Replay
-from securefed.attacks._gram import PowerGram
+from securefed import Dataset, Federation, RunOptions, Transcript, chain
+from securefed.algorithms import SSI
+from securefed.attacks import FitRows, PowerGram, Target, views
+from securefed.attacks._generic import Replay
 from securefed.attacks.scores import relative_error
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
+from securefed.defenses import secure_aggregation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError, TranscriptError
-from securefed.recording._recording import Recording, named
+from securefed.recording import Recording
+from securefed.recording._recording import named
 
 DATA = [Dataset(np.random.default_rng(i).uniform(0, 1, (5, 6))) for i in range(4)]
 

@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.attacks_samples import FLAME, FLAME_LONG, PROXIMAL, STOCHASTIC, graphs, personal, samples
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import LoSAC
-from securefed.algorithms._pca import FAPS, SSI
-from securefed.attacks import views
-from securefed.attacks._base import Reconstruction, Target, View
-from securefed.attacks._gradient_inversion import SampleFit, TelescopingFit
-from securefed.attacks._gram import ConsensusGram, PowerGram
+from securefed import Federation
+from securefed.algorithms import FAPS, SSI, LoSAC
+from securefed.attacks import ConsensusGram, PowerGram, Reconstruction, SampleFit, Target, View, views
+from securefed.attacks._gradient_inversion import TelescopingFit
 from securefed.attacks.scores import relative_error
 from securefed.problems import LogisticRegression
 from tests.attacks.subspaces import digits, gram

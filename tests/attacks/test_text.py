@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from securefed._tensors import Array
+from securefed import Array
 from securefed.attacks._text.sequence_search import _Search, find_sequences
 from securefed.attacks._text.span_sites import SpanSites, span_of
 from securefed.attacks._text.token_occurrence import EmbeddingReference, occurring_tokens

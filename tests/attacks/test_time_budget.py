@@ -9,9 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from securefed import audit_algorithm
+from securefed import Dataset, audit_algorithm
 from securefed.attacks._generic import StepClock, TimeBudget, WallClock, clock, on_clock
-from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
 
 

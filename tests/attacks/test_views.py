@@ -6,24 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Result
+from securefed import Dataset, Federation, Result, RunOptions, chain
 from securefed._tensors import subtract
-from securefed.algorithms._pca import SSI
-from securefed.attacks import views
-from securefed.attacks._base import RoundView, View
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.algorithms import SSI
+from securefed.attacks import RoundView, View, views
+from securefed.defenses import clip, gaussian, secure_aggregation, threshold_paillier
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import (
-    InsecurePaillier,
-    insecure_deal,
-    open_upload,
-    threshold_paillier,
-)
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, open_upload
 from securefed.errors import TranscriptError
 from tests.defenses.paillier import open_together
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
+from securefed import Advice, Setting
+from securefed._auditing.advice.advice_values import RecordSetting
 from securefed._auditing.advice.advised_words import (
     ALL,
     FAILED,

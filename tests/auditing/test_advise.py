@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from securefed import Advice, advise, audit
+from securefed import Advice, Federation, advise, audit
 from securefed._auditing.advice import search
 from securefed._auditing.advice.advice_values import RecordSetting
 from securefed._auditing.advice.advised_words import answers, pooled_lines, sentences, smallest_sentence
@@ -27,11 +27,11 @@ from securefed._auditing.cases.data_splits import resampled
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._auditing.report.algorithm_section import noise_sentence
-from securefed._catalogue import algorithms, defenses
+from securefed._catalogue import defenses
 from securefed._commands.base import parse_settings
 from securefed._commands.cli import app
 from securefed._commands.named_run import NamedRun, federation
-from securefed._runtime.federation import Federation
+from securefed.algorithms import algorithms
 from securefed.datasets import load
 from securefed.defenses import chain
 from securefed.errors import ConfigError

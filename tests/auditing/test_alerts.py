@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from typer.testing import CliRunner
 
-from securefed import audit_algorithm, audit_training
+from securefed import Array, audit_algorithm, audit_training
 from securefed._auditing.advice import search
 from securefed._auditing.advice.candidates import candidates
 from securefed._auditing.alerts import TableColumn, TableFacts, alerts, facts_of, facts_of_clients
@@ -23,7 +23,6 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.gate.planted_alerts import clean, planted_tables
 from securefed._auditing.gate.self_check import check_alerts
 from securefed._commands.cli import app
-from securefed._tensors import Array
 from securefed.datasets import Dataset, load
 from securefed.errors import ConfigError
 

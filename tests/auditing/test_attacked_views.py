@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import Public, audit
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.registered.attacker import Attacker
-from securefed._auditing.registered.registered_audit import audit
-from securefed._public import Public
-from securefed.algorithms._pca.ssi import SSI
-from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.algorithms import SSI
+from securefed.attacks import Reconstruction, RoundView, Target, View
 
 
 class Counting:

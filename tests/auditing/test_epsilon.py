@@ -21,7 +21,7 @@ from securefed._auditing.differential_privacy.epsilon_bounds import (
     tradeoff,
     tradeoff_mu,
 )
-from securefed.defenses._differential_privacy import calibrate
+from securefed.defenses import calibrate
 from securefed.errors import ConfigError
 
 DELTA = 1e-5

@@ -9,18 +9,15 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from securefed import audit_noise, chain
 from securefed._auditing.differential_privacy.epsilon_bounds import from_scores, tradeoff
-from securefed._auditing.differential_privacy.noise_audit import _CanaryExchanges, audit_noise
+from securefed._auditing.differential_privacy.noise_audit import _CanaryExchanges
 from securefed._auditing.gate.planted_noise import HalfGaussian
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
-    AdaptiveClip,
-    CentralGaussian,
-    Clip,
-    DistributedNoise,
+from securefed.defenses import (
     FixedSizeSampling,
-    PoissonCohort,
+    Plain,
     PoissonSampling,
+    PrivacyPlan,
     adaptive_clip,
     clip,
     clip_each,
@@ -30,14 +27,19 @@ from securefed.defenses._differential_privacy import (
     local_gaussian,
     local_laplace,
     poisson,
+    secure_aggregation,
     skellam,
+)
+from securefed.defenses._differential_privacy import (
+    AdaptiveClip,
+    CentralGaussian,
+    Clip,
+    DistributedNoise,
+    PoissonCohort,
 )
 from securefed.defenses._differential_privacy.adaptive import BELOW
 from securefed.defenses._differential_privacy.clip import ClipEach
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._plain import Plain
-from securefed.defenses._plan import PrivacyPlan
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 from tests.combinations import first_ones
 

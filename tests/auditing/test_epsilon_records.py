@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-from securefed._auditing.differential_privacy.record_audit import audit_records
-from securefed.algorithms._pca import SSI
-from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
-from securefed.algorithms._private.record_level import RecordLevel, record_level
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, discrete_gaussian, gaussian, records, skellam
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed import Dataset, audit_records, chain
+from securefed.algorithms import SSI, PrivateFedAvg, record_level
+from securefed.algorithms._private.record_level import RecordLevel
+from securefed.defenses import clip, discrete_gaussian, gaussian, records, secure_aggregation, skellam
 from securefed.errors import ConfigError, PlanError
-from securefed.problems._torch_module import TorchModule
+from securefed.problems import TorchModule
 from tests.auditing.test_epsilon_noise import DELTA, SURE, WeakCentral
 from tests.combinations import first_ones
 

@@ -9,14 +9,13 @@ import pytest
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from securefed import audit_algorithm
+from securefed import Dataset, audit_algorithm
 from securefed._auditing.engine.statistics import EXPOSED
 from securefed._auditing.gate.leakage_limits import reasons, require_limit, unsearched
 from securefed._auditing.gate.planted_leaks import PLANTED, clients, labelled
 from securefed._auditing.gate.self_check import check, check_gaps, failures
 from securefed._commands.cli import app
-from securefed.attacks._generic import FitRows
-from securefed.datasets._base import Dataset
+from securefed.attacks import FitRows
 from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
 from tests.auditing.test_report import cell as audited

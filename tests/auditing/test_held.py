@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from securefed import Layout, TensorSpec, audit, chain
 from securefed._auditing.advice.advised_words import answers
 from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.advice.limits import limits
@@ -17,18 +18,14 @@ from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact
 from securefed._auditing.gate.planted_settings import PLANTED_SETTINGS, check_setting
-from securefed._auditing.registered.registered_audit import audit
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.held_settings import to_paste
 from securefed._auditing.report.observers import observers
 from securefed._commands.cli import app
-from securefed._tensors import Layout, TensorSpec
 from securefed.attacks.views import CHANGING_SURVIVORS, SMALLEST_SUM, SUM_ONLY
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import ckks, paillier, threshold_paillier
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses import ckks, paillier, secure_aggregation, threshold_paillier
 from securefed.errors import ConfigError
 from tests.auditing import page
 from tests.auditing.test_advice_values import ADVICE, SETTING

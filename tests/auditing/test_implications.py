@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securefed import Dataset, advise, audit, audit_algorithm
+from securefed import Dataset, Public, advise, audit, audit_algorithm
 from securefed._auditing.engine.column_scores import columns_read, gram_leaks_by_column
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, interval, verdict
 from securefed._auditing.gate.planted_tables import PLANTED_TABLES, UNASKED, check_table
@@ -21,8 +21,7 @@ from securefed._auditing.implied.truth import Truth
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.plain_sums import with_sums
-from securefed._public import Public
-from securefed.attacks._base import Reconstruction
+from securefed.attacks import Reconstruction
 from securefed.attacks._gradient_inversion.class_sums import ClassGradient
 from securefed.attacks._membership.gram_membership import GramMembership
 from securefed.attacks._membership.membership_rates import membership_rates

@@ -8,25 +8,21 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._auditing.registered.transcript_audit import audit_transcript
+from securefed import Dataset, Federation, Transcript, audit_transcript, chain
 from securefed._auditing.registered.transcript_finding import (
     OPEN_DIRECTIONS,
     OTHER_RUN,
     RECOVERED,
     TranscriptFinding,
 )
-from securefed._messages import Transcript
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import DSGD, FedAvg
-from securefed.algorithms._pca import SSI
-from securefed.attacks._base import Reconstruction, Target, View
+from securefed.algorithms import DSGD, SSI, FedAvg
+from securefed.attacks import Reconstruction, Target, View
 from securefed.attacks._diagnosis import EXPLAINED, diagnose, explained
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import SoftmaxRegression
-from securefed.recording._recording import Recording, public_of
+from securefed.recording import Recording
+from securefed.recording._recording import public_of
 
 RNG = np.random.default_rng(3)
 ROWS = [Dataset(RNG.uniform(0, 1, (5, 6))) for _ in range(4)]
@@ -114,7 +110,7 @@ def test_an_incomplete_transcript_is_attacked_as_far_as_it_goes() -> None:
 
 
 def test_a_method_that_follows_its_clients_is_attacked_up_to_the_gap() -> None:
-    from securefed.algorithms._pca import FedPG  # noqa: PLC0415 - one test needs it
+    from securefed.algorithms import FedPG  # noqa: PLC0415 - one test needs it
 
     method = FedPG(rank=2, rho=1.0, step_size=0.01, local_steps=1)
     ours = run(method, ROWS, rounds=12)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from securefed import Dataset, Federation, Public, audit, chain
 from securefed._auditing.cases import case
 from securefed._auditing.differential_privacy import membership_audit as members
 from securefed._auditing.differential_privacy.membership_audit import (
@@ -23,19 +24,13 @@ from securefed._auditing.differential_privacy.membership_audit import (
     record_canaries,
 )
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.registered_audit import audit
 from securefed._auditing.report.audit_page import render
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.attacks import views
-from securefed.attacks._base import Target
+from securefed.attacks import Target, views
 from securefed.attacks._generic import Replay
 from securefed.attacks._membership import CanaryGame, plant, pooled_rates
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import CentralGaussian, adaptive_clip, calibrate, clip, gaussian
+from securefed.defenses import Plain, adaptive_clip, calibrate, clip, gaussian
+from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._plain import Plain
 from securefed.errors import ConfigError, DataError
 from tests.attacks.test_generic import DATA, Z, product, replay
 

@@ -8,20 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, chain
 from securefed._auditing.engine.explained_messages import explains, fall_back_on_guess, precision
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.results import CLIENT, Attempt, RunFacts
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict
-from securefed._runtime.federation import Federation
-from securefed.algorithms._pca import SSI
-from securefed.attacks import views
-from securefed.attacks._base import Reconstruction, Target
-from securefed.attacks._gram.subspace_iteration import PowerGram
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.algorithms import SSI
+from securefed.attacks import PowerGram, Reconstruction, Target, views
+from securefed.defenses import Plain, clip, gaussian
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._plain import Plain
 
 CLIENTS = [Dataset(np.random.default_rng(k).uniform(0, 1, (5, 6))) for k in range(4)]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from securefed import audit_algorithm
+from securefed import Dataset, audit_algorithm
 from securefed._auditing.engine.statistics import EXPOSED, FOUND
 from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.gate.leakage_limits import has_label_counts
@@ -23,13 +23,10 @@ from securefed._auditing.gate.self_check import (
     failures,
 )
 from securefed._auditing.report import comparison
-from securefed._catalogue import algorithms
 from securefed._commands.cli import app
-from securefed.algorithms._optimization.dsgd import DSGD
-from securefed.algorithms._pca import SSI
-from securefed.attacks._base import Reconstruction
-from securefed.attacks._generic import FitRows, StepClock, on_clock
-from securefed.datasets._base import Dataset
+from securefed.algorithms import DSGD, SSI, algorithms
+from securefed.attacks import FitRows, Reconstruction
+from securefed.attacks._generic import StepClock, on_clock
 from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
 from tests.auditing.hand_clock import HandClock

@@ -9,10 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed import audit_algorithm
+from securefed import Algorithm, Layout, TensorSpec, audit_algorithm
 from securefed._auditing.engine.statistics import Interval, interval, seeds_for, verdict
-from securefed._tensors import Layout, TensorSpec
-from securefed.algorithms._base import Algorithm
 from securefed.errors import DataError
 from securefed.testing import assert_leakage_below
 from tests.combinations import first_ones

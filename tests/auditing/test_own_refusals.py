@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed import audit_algorithm
+from securefed import Aggregate, Dataset, audit_algorithm
 from securefed._auditing.own.function_algorithm import as_algorithm
-from securefed._messages import Aggregate
-from securefed.algorithms._pca import SSI
-from securefed.datasets._base import Dataset
+from securefed.algorithms import SSI
 from securefed.errors import ConfigError, DataError
 from tests.auditing.test_own import ROUNDS, START, audit, clients, count, noise, product
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefed import Federation, audit
 from securefed._auditing.cases import case
 from securefed._auditing.cases.data_splits import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, head_text, owner_note
@@ -18,10 +19,8 @@ from securefed._auditing.registered.audited_defenses import (
     distributed,
     distributed_multiplier,
 )
-from securefed._auditing.registered.registered_audit import audit
 from securefed._catalogue import defenses
 from securefed._commands.audit_run import run_and_save
-from securefed._runtime.federation import Federation
 from securefed.datasets import load
 from securefed.errors import (
     ConfigError,

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed import audit_algorithm
-from securefed._tensors import Layout, TensorSpec
-from securefed.algorithms._base import Algorithm
+from securefed import Algorithm, Layout, TensorSpec, audit_algorithm
 from securefed.errors import ConfigError
 
 

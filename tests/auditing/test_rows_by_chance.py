@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefed import Dataset, Public
 from securefed._auditing.cases.prepared_data import Prepared
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.registered import scoring
 from securefed._auditing.registered.scoring import assess
-from securefed._public import Public
-from securefed.attacks._base import Reconstruction
+from securefed.attacks import Reconstruction
 from securefed.attacks.scores import leakage
-from securefed.datasets._base import Dataset
 
 CLIENTS, ROWS = 5, 12
 EVERYONE = frozenset(range(CLIENTS))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, Result
 from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.registered import audited_defenses
@@ -21,12 +22,8 @@ from securefed._auditing.registered.audited_defenses import (
     identical_sums,
 )
 from securefed._auditing.registered.registered_subject import RegisteredSubject
-from securefed._runtime.federation import Federation
-from securefed._runtime.server import Result
-from securefed.algorithms._graph import PPGL
-from securefed.algorithms._pca import SSI
-from securefed.datasets._base import Dataset
-from securefed.defenses._homomorphic import KeyHolder
+from securefed.algorithms import PPGL, SSI
+from securefed.defenses import KeyHolder
 from securefed.errors import DivergenceError
 
 NOISE = {(8.0, 6): 1e-3, (8.0, 10): 1e-3}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import securefed.torch
-from securefed import audit_training
+from securefed import Transcript, audit_training
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.seed_result import SeedResult
@@ -27,10 +27,9 @@ from securefed._auditing.training.row_attack import ReadRows, recover_rows
 from securefed._auditing.training.step_probe import probe_step
 from securefed._auditing.training.training_secrets import TrainingSecrets
 from securefed._auditing.training.training_seed_run import TrainingSeedRun
-from securefed._messages import Transcript
-from securefed.attacks import views
+from securefed.attacks import RecoveredRows, views
 from securefed.attacks._generic import TimeBudget
-from securefed.attacks._networks.staged_inversion import RecoveredRows, StagedInversion
+from securefed.attacks._networks.staged_inversion import StagedInversion
 from securefed.errors import ConfigError, DataError, TranscriptError
 from securefed.recording import Recording
 

@@ -25,8 +25,7 @@ from securefed._auditing.training.local_training import TorchTraining, TrainedRo
 from securefed._auditing.training.observed_runs import SimulatedRuns
 from securefed._auditing.training.reading_attacks import learn_labels
 from securefed._auditing.training.step_probe import probe_step
-from securefed.attacks import views
-from securefed.attacks._base import Reconstruction
+from securefed.attacks import Reconstruction, views
 from securefed.attacks._generic import TimeBudget
 from securefed.attacks.scores import relative_error
 from tests.attacks.test_text import Transformer

@@ -9,22 +9,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from securefed import Dataset, Federation, Public, audit_transcript
 from securefed._auditing.registered.first_model import beginning_at
-from securefed._auditing.registered.transcript_audit import audit_transcript
 from securefed._auditing.registered.transcript_finding import OTHER_RUN, RECOVERED, UNDETERMINED, UP_TO
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._pca import FAPS, SSI, FedPE, FedPG
-from securefed.algorithms._personalized.flame import FLAME
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._gradient_inversion import SampleFit
+from securefed.algorithms import FAPS, FLAME, SSI, FedAvg, FedPE, FedPG
+from securefed.attacks import PowerGram, SampleFit, Target, views
 from securefed.attacks._gram.faps.near_consensus import _orthonormal
-from securefed.attacks._gram.subspace_iteration import PowerGram
 from securefed.attacks._repeatability import SMALL, perturbed, repeatability
 from securefed.attacks.scores import sample_error
-from securefed.datasets._base import Dataset
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from securefed.recording._recording import public_of
 from tests.auditing.typed_runs import typed_run

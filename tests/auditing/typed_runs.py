@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from securefed._messages import Aggregate, Transcript
-from securefed._public import Public
-from securefed.algorithms._base import RoundOutcome
-from securefed.recording._recording import Recording
+from securefed import Aggregate, Public, Transcript
+from securefed.algorithms import RoundOutcome
+from securefed.recording import Recording
 
 
 def typed_run(algorithm, clients, rounds: int, kind=np.float32) -> Transcript:

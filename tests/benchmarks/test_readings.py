@@ -8,8 +8,8 @@ from benchmarks.ledger.fedpca_readings import FedPEOwn, FedPGOwn
 from benchmarks.ledger.losac_readings import AllClientsFedADMM, digits
 from benchmarks.ledger.ppgl_degrees import PrintedDescent
 from benchmarks.ledger.ppgl_readings import OneTryPPGL, UncheckedPPGL, learned, normal
-from securefed._public import Public
-from securefed.algorithms._graph import PPGL
+from securefed import Public
+from securefed.algorithms import PPGL
 from securefed.algorithms._graph.edges import Edges
 from securefed.algorithms._graph.smooth import MomentumDescent, SmoothGraph
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, some_drop

@@ -25,9 +25,9 @@ from benchmarks.ledger import (
 )
 from benchmarks.ledger.catalogue import Catalogue, discover
 from benchmarks.ledger.definitions import LOOSE, Sources, path_of
-from securefed._catalogue import algorithms
-from securefed.algorithms import FAPS, PPGL, CompositeFedADMM
-from securefed.datasets._spectral_matrices import arithmetic, spectral
+from securefed.algorithms import FAPS, PPGL, CompositeFedADMM, algorithms
+from securefed.datasets import spectral
+from securefed.datasets._spectral_matrices import arithmetic
 
 LOOKED_UP = {
     ("securefed._catalogue", "algorithms"),

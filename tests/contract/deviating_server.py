@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._messages import REFUSAL, SERVER, Message, Transcript
+from securefed import SERVER, Dataset, Layout, Message, Tensors, Terms, Transcript
+from securefed._messages import REFUSAL
 from securefed._persistence.packing import nest
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientCommits
@@ -26,10 +27,7 @@ from securefed._runtime.message_log import MessageLog
 from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, open_exchange
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
-from securefed._runtime.terms import Terms
-from securefed._tensors import Layout, Tensors
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense
+from securefed.defenses import Defense
 from securefed.errors import ConfigError, SecureFedError
 from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
 from tests.defenses.secure_aggregation.faults import another_body, another_header

@@ -8,9 +8,8 @@ from typing import Any, Final
 import numpy as np
 from hypothesis import strategies as st
 
-from securefed._public import Public
+from securefed import Dataset, Public
 from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN
-from securefed.datasets._base import Dataset
 
 VICTIM: Final = 0
 CLIENTS: Final = 3

@@ -21,19 +21,14 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from securefed import DataUsage, Ledger, Limits
+from securefed import Dataset, DataUsage, Federation, Ledger, Limits, Public, RunOptions, Terms
 from securefed._commands.party_answer import Contribution, Keys, answer
 from securefed._commands.party_exchange import Exchange
 from securefed._commands.party_turns import take_turn
-from securefed._public import Public
 from securefed._runtime.client import ClientNode
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._runtime.terms import Terms
 from securefed.algorithms import SSI
-from securefed.datasets._base import Dataset
-from securefed.defenses import chain, new_identity, public_identity, secure_aggregation
-from securefed.defenses._secure_aggregation import Identities, SecureAggregation
+from securefed.defenses import Identities, chain, new_identity, public_identity, secure_aggregation
+from securefed.defenses._secure_aggregation import SecureAggregation
 from securefed.errors import RoundVoid
 from securefed.flower import SecureStrategy, SitePolicy, client_app, secure_mod, serve
 from securefed.parties import SumClient, SumResult, SumServer, SumTerms

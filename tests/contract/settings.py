@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from securefed import _catalogue as catalogue
-from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
+from securefed.algorithms import PrivateFedAvg
 from securefed.testing._algorithm_checks import CLIENTS, labelled_clients
 from tests.seeded_stream import SeededStream
 

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._messages import Message
-from securefed._runtime.federation import Federation
-from securefed._runtime.server import Result
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.defenses._base import Defense
+from securefed import Federation, InProcessTransport, LossyTransport, Message, Result
+from securefed.defenses import Defense
 from securefed.errors import RangeRefused
 from securefed.testing._algorithm_checks import assert_same_run
 from tests.combinations import covered_rows

@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 
+from securefed import SERVER, Federation, InProcessTransport, LossyTransport, Message, RunOptions, chain
 from securefed import _catalogue as catalogue
-from securefed._messages import SERVER, Message
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.defenses._chain import chain
+from securefed.defenses import Identities, secure_aggregation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import RoundVoid
 from tests.combinations import first_ones
 from tests.contract.test_pipelined_runs import CLIENTS, data, make, same_sums

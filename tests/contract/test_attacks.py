@@ -8,7 +8,7 @@ import pytest
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case_names
-from securefed.attacks._base import Attack
+from securefed.attacks import Attack
 from securefed.testing._attack_checks import check_description, check_views_of, views_of
 from tests.combinations import cover
 

@@ -12,18 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation, Public
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case_names
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import DSGD
-from securefed.algorithms._pca import FAPS, FedPG, LocalPower
-from securefed.attacks import views
-from securefed.attacks._base import Attack, Target, View
+from securefed.algorithms import DSGD, FAPS, FedPG, LocalPower
+from securefed.attacks import Attack, Target, View, views
 from securefed.attacks._diagnosis import diagnose, explained, resolution
 from securefed.attacks._gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks._requirements import unbroken
-from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
 from securefed.testing._attack_checks import views_of
 from tests.attacks.test_networks import NETWORK

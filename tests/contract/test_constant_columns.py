@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from securefed import Dataset, Federation, RunOptions, chain
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases.data_splits import even_shares
 from securefed._commands.cli import app
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.datasets._base import Dataset
-from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.datasets import LoadedDataset
+from securefed.defenses import secure_aggregation
 from securefed.errors import DataError, SecureFedError
 from tests.combinations import sampled
 from tests.contract.settings import data, make

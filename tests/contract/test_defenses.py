@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Layout, TensorSpec
 from securefed import _catalogue as catalogue
-from securefed._tensors import Layout, TensorSpec
 from securefed.defenses import (
     Aggregation,
     Defense,

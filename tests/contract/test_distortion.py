@@ -5,26 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed._messages import ClippingNoiseRecord, Transcript
+from securefed import Dataset, Federation, Transcript, chain
+from securefed._messages import ClippingNoiseRecord
 from securefed._persistence import container
-from securefed._runtime.federation import Federation
-from securefed.algorithms._pca import SSI
+from securefed.algorithms import SSI
 from securefed.attacks import views
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
-    InsecureGaussian,
-    adaptive_clip,
-    clip,
-    clip_each,
-    gaussian,
-    local_gaussian,
-    skellam,
-)
+from securefed.defenses import adaptive_clip, clip, clip_each, gaussian, local_gaussian, secure_aggregation, skellam
+from securefed.defenses._differential_privacy import InsecureGaussian
 from securefed.defenses._differential_privacy.clip import clipped, norm_of
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError, StorageError
-from securefed.recording._recording import Recording
+from securefed.recording import Recording
 
 FEATURES, RANK, CLIENTS = 60, 50, 4
 NORM = 0.5

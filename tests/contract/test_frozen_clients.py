@@ -9,21 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message, PartyId
-from securefed._public import Public
+from securefed import (
+    SERVER,
+    Dataset,
+    InProcessTransport,
+    LossyTransport,
+    Message,
+    PartyId,
+    Public,
+    Result,
+    Server,
+    Terms,
+    chain,
+)
 from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.exchange import HelperNode
-from securefed._runtime.server import Result, Server
-from securefed._runtime.terms import Terms, new_run
+from securefed._runtime.terms import new_run
 from securefed._transports.base import Endpoint
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense, without_indicator
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import adaptive_clip
+from securefed.defenses import Defense, Identities, adaptive_clip, ckks, secure_aggregation, threshold_paillier
+from securefed.defenses._base import without_indicator
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.errors import MessageRefused, StorageError
 from tests.combinations import REPRESENTATIVES, each_value, first_ones
 from tests.contract.settings import CLIENTS, SETTINGS, data, make

@@ -35,8 +35,7 @@ from securefed._commands.party_answer import Contribution, answer
 from securefed._commands.party_exchange import Exchange
 from securefed._runtime.sum_guard import SumGuard
 from securefed._runtime.sum_memory import REFUSAL
-from securefed.defenses import chain, clip, secure_aggregation, skellam
-from securefed.defenses._secure_aggregation import Identities
+from securefed.defenses import Identities, chain, clip, secure_aggregation, skellam
 from securefed.errors import ConfigError, PlanError, RolledBackError, RoundVoid
 from securefed.flower import SitePolicy
 from securefed.parties import SumClient, SumServer, SumTerms, _client

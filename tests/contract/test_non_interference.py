@@ -23,13 +23,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from securefed import _catalogue as catalogue
+from securefed import chain, identity
 from securefed._runtime.client import ClientNode
 from securefed._runtime.sum_facts import SumFacts
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain, identity
-from securefed.defenses._differential_privacy import CentralGaussian, adaptive_clip, clip, local_gaussian, skellam
-from securefed.defenses._homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses import (
+    Defense,
+    Identities,
+    adaptive_clip,
+    ckks,
+    clip,
+    local_gaussian,
+    secure_aggregation,
+    skellam,
+    threshold_paillier,
+)
+from securefed.defenses._differential_privacy import CentralGaussian
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.errors import SecureFedError
 from tests.combinations import covered_rows, first_ones
 from tests.contract.deviating_server import OldOrder, compare, terms_of

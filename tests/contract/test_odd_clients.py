@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Dataset, Federation
 from securefed import _catalogue as catalogue
-from securefed._runtime.federation import Federation
-from securefed.algorithms._capabilities import SupportsBatches
-from securefed.datasets._base import Dataset
+from securefed.algorithms import SupportsBatches
 from securefed.errors import ConfigError, SecureFedError
 from tests.contract.settings import SETTINGS, data, make
 

@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Federation, InProcessTransport, LossyTransport, Public, chain
 from securefed import _catalogue as catalogue
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain
+from securefed.defenses import Defense, Identities, secure_aggregation, threshold_paillier
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.testing._algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
 from tests.combinations import REPRESENTATIVES, quick, sampled
 from tests.contract.settings import CLIENTS, SETTINGS, data, make

@@ -9,18 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import (
+    SERVER,
+    Dataset,
+    Federation,
+    InProcessTransport,
+    LossyTransport,
+    Message,
+    Result,
+    RunOptions,
+    chain,
+)
 from securefed import _catalogue as catalogue
-from securefed._messages import SERVER, Message
 from securefed._persistence import container
 from securefed._persistence.packing import pack
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Result
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
+from securefed.defenses import secure_aggregation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
 from tests.combinations import first_ones
 

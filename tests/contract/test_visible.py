@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import SERVER, Aggregate, Layout, Message, TensorSpec
 from securefed import _catalogue as catalogue
-from securefed._messages import SERVER, Aggregate, Message
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Defense, Session, without_indicator
+from securefed.defenses import Defense, Session, sum_once
+from securefed.defenses._base import without_indicator
 from securefed.defenses._homomorphic import insecure_deal
-from securefed.defenses._simulation import sum_once
 
 LAYOUT = Layout((TensorSpec("a", (3, 2), 2.0, 64), TensorSpec("b", (), 5.0, 32)))
 COHORT = tuple(range(5))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from securefed import Dataset
 from securefed.datasets import DetectionSplit
-from securefed.datasets._base import Dataset
 from securefed.errors import DataError
 
 

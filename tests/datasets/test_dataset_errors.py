@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securefed.datasets import partition
-from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import digits, load
-from securefed.datasets._named_partitions import partitioned
+from securefed import Dataset
+from securefed.datasets import load, partition, partitioned
+from securefed.datasets._loaders import digits
 from securefed.errors import ConfigError, DataError, SecureFedError
 
 X = np.arange(12.0).reshape(6, 2)

@@ -3,15 +3,8 @@
 import numpy as np
 import pytest
 
-from securefed.datasets._graphs import (
-    WEIGHTS,
-    graphs_at_distances,
-    nested_parts,
-    rbf_graph,
-    related_graphs,
-    rewired,
-    smooth_signals,
-)
+from securefed.datasets import related_graphs, smooth_signals
+from securefed.datasets._graphs import WEIGHTS, graphs_at_distances, nested_parts, rbf_graph, rewired
 from securefed.errors import ConfigError, DataError
 
 PATH = np.diag([1.0, 0.5, 2.0], 1) + np.diag([1.0, 0.5, 2.0], -1)

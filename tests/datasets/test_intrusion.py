@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
+from securefed.datasets import load
 from securefed.datasets._intrusion import IOT23_FEATURES, TON_FEATURES, UNSW_FEATURES
-from securefed.datasets._loaders import load
 from securefed.errors import DataError
 from tests.datasets.files import table, write
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from securefed.datasets._base import Dataset
-from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.datasets._loaders import LOADERS, load
+from securefed import Dataset
+from securefed.datasets import LoadedDataset, load
+from securefed.datasets._loaders import LOADERS
 from securefed.errors import DataError, UnknownNameError
 
 EMBEDDED = ("digits", "breast_cancer")

@@ -9,8 +9,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from securefed import Dataset
 from securefed.datasets import partition
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed.datasets._base import Dataset
+from securefed import Dataset
 from securefed.datasets.scaling import column_maximum, fit, log1p, maximum, unit_range, z_score
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed.datasets._loaders import load
+from securefed.datasets import load
 from securefed.errors import DataError
 from tests.datasets.files import table, write
 

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from securefed import audit
-from securefed._auditing.advice.search import advise
+from securefed import advise, audit
 from securefed._commands.cli import app
 from securefed._commands.party_files import read_arrays
 from securefed.datasets import load, read_table

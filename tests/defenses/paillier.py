@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed._messages import KEY_HOLDER, SERVER, Aggregate, Message
+from securefed import SERVER, Aggregate, Layout, Message, TensorSpec, chain
+from securefed._messages import KEY_HOLDER
 from securefed._persistence.packing import pack, restore
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Session, UploadContext
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import InsecurePaillier, KeyHolder, cipher, generate, threshold_cipher
+from securefed.defenses import KeyHolder, Plain, Session, UploadContext
+from securefed.defenses._homomorphic import InsecurePaillier, cipher, generate, threshold_cipher
 from securefed.defenses._homomorphic.packing import Packing
-from securefed.defenses._plain import Plain
 from securefed.errors import MessageRefused
 
 RUN = "0123456789abcdef" * 2

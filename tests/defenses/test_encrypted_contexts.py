@@ -7,20 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Session, UploadContext
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import (
-    InsecurePaillier,
-    KeyHolder,
-    LatticeKeyHolder,
-    cipher,
-    ckks,
-    insecure_deal,
-    threshold_cipher,
-    threshold_paillier,
-)
+from securefed import SERVER, Layout, Message, TensorSpec, chain
+from securefed.defenses import KeyHolder, Session, UploadContext, ckks, threshold_paillier
+from securefed.defenses._homomorphic import InsecurePaillier, LatticeKeyHolder, cipher, insecure_deal, threshold_cipher
 from securefed.defenses._homomorphic import signed_uploads as uploads_module
 from securefed.defenses._homomorphic.packing import Packing
 from securefed.defenses._homomorphic.signed_uploads import context, decryption_request, product

@@ -7,14 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed._tensors import Layout, TensorSpec
+from securefed import Layout, TensorSpec, chain, identity
+from securefed.defenses import clip, gaussian, paillier, secure_aggregation, sum_once
 from securefed.defenses._base import without_indicator
-from securefed.defenses._chain import chain, identity
-from securefed.defenses._differential_privacy import clip, gaussian
 from securefed.defenses._fixed_point import Quantise, from_ring, is_ring, lanes, to_ring, wire_dtype, wire_size
-from securefed.defenses._homomorphic import paillier
-from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._simulation import sum_once
 from securefed.errors import ConfigError, PlanError, RangeRefused
 
 BOUNDS = st.floats(1e-6, 1e9)

@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._messages import KEY_HOLDER, SERVER, Message
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Aggregation, Session
-from securefed.defenses._chain import chain
+from securefed import SERVER, Layout, Message, TensorSpec, chain
+from securefed._messages import KEY_HOLDER
+from securefed.defenses import Aggregation, Session, ckks
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import CKKS, LatticeKeyHolder, ckks
+from securefed.defenses._homomorphic import CKKS, LatticeKeyHolder
 from securefed.defenses._homomorphic import lattice as module
 from securefed.defenses._homomorphic import lattice_wire as wire
 from securefed.defenses._homomorphic.lattice_flood import flood_bits, noise_bound

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import LatticeKeyHolder, ckks
+from securefed import Layout, TensorSpec, chain
+from securefed.defenses import ckks
+from securefed.defenses._homomorphic import LatticeKeyHolder
 from securefed.defenses._homomorphic import lattice_flood as flood
 from securefed.defenses._homomorphic.lattice import scale
 from securefed.defenses._homomorphic.lattice_ring import DEGREE, SLOTS, library, moduli

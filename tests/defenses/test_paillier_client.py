@@ -5,13 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import SERVER, Dataset, Federation, Message, chain
 from securefed import _catalogue as catalogue
-from securefed._messages import SERVER, Message
 from securefed._persistence.packing import pack
-from securefed._runtime.federation import Federation
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Session
-from securefed.defenses._chain import chain
+from securefed.defenses import Session
 from securefed.defenses._homomorphic import InsecurePaillier, cipher, generate, key_pinning
 from securefed.defenses._homomorphic.packing import Packing
 from securefed.defenses._homomorphic.paillier_protocol import EncryptingClient

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import SERVER, Dataset, Federation, Message, chain
 from securefed import _catalogue as catalogue
-from securefed._messages import KEY_HOLDER, SERVER, Message
-from securefed._runtime.federation import Federation
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import InsecurePaillier, KeyHolder, cipher, ckks
+from securefed._messages import KEY_HOLDER
+from securefed.defenses import KeyHolder, ckks
+from securefed.defenses._homomorphic import InsecurePaillier, cipher
 from securefed.errors import BindingError, ContradictionError, MalformedError
 from tests.defenses.paillier import KEY, LAYOUT, RUN, Exchange, contribution, n2
 

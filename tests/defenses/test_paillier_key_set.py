@@ -7,7 +7,8 @@ import gmpy2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from securefed.defenses._homomorphic import InsecureKeySet, KeySet, deal, insecure_deal
+from securefed.defenses import KeySet, deal
+from securefed.defenses._homomorphic import InsecureKeySet, insecure_deal
 from securefed.defenses._homomorphic import key_set as key_set_module
 from securefed.defenses._homomorphic.key_set import KeyDealer
 from securefed.defenses._homomorphic.safe_primes import _sieve, _small_primes, safe_prime

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed._tensors import Layout, TensorSpec
+from securefed import Layout, TensorSpec, chain
 from securefed.defenses._base import INDICATOR
-from securefed.defenses._chain import chain
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.defenses._homomorphic.packing import Packing, units
 from securefed.defenses._plan import without_indicator

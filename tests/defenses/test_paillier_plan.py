@@ -2,12 +2,11 @@
 
 import pytest
 
+from securefed import Layout, TensorSpec, chain
 from securefed._messages import KEY_HOLDER
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Aggregation, Session
-from securefed.defenses._chain import chain
+from securefed.defenses import Aggregation, Session, paillier
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import InsecurePaillier, Paillier, paillier
+from securefed.defenses._homomorphic import InsecurePaillier, Paillier
 from securefed.errors import ConfigError, PlanError
 from tests.defenses.paillier import KEY, LAYOUT, PLAN, RUN, SCHEME, Exchange, N, assert_same, contribution, plain_sum
 

@@ -6,9 +6,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from securefed._messages import KEY_HOLDER, SERVER
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import KeyHolder, open_upload, paillier
+from securefed import SERVER, chain
+from securefed._messages import KEY_HOLDER
+from securefed.defenses import KeyHolder, paillier
+from securefed.defenses._homomorphic import open_upload
 from securefed.defenses._plan import without_indicator
 from securefed.errors import MalformedError, TooFewSurvivors
 from tests.defenses.paillier import (

@@ -6,17 +6,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Message, chain
 from securefed._persistence.packing import pack
-from securefed.defenses._base import Aggregation, Session, some_client_out
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import (
-    InsecureThresholdPaillier,
-    KeySet,
-    ThresholdPaillier,
-    insecure_deal,
-    threshold_paillier,
-)
+from securefed.defenses import Aggregation, KeySet, Session, threshold_paillier
+from securefed.defenses._base import some_client_out
+from securefed.defenses._homomorphic import InsecureThresholdPaillier, ThresholdPaillier, insecure_deal
 from securefed.defenses._homomorphic import threshold as threshold_module
 from securefed.defenses._plan import without_indicator
 from securefed.errors import (

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
-from securefed.defenses._base import Session
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
+from securefed import SERVER, Message, chain
+from securefed.defenses import Session, threshold_paillier
+from securefed.defenses._homomorphic import cipher, insecure_deal, threshold_cipher
 from securefed.defenses._homomorphic import key_set as key_set_module
 from securefed.defenses._homomorphic import threshold as threshold_module
 from securefed.defenses._homomorphic.packing import Packing

@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
-from securefed._tensors import Layout
-from securefed.defenses._base import Session
-from securefed.defenses._chain import identity
-from securefed.defenses._plain import Plain
+from securefed import SERVER, Layout, Message, identity
+from securefed.defenses import Plain, Session
 from securefed.errors import MalformedError
 
 

@@ -13,18 +13,25 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from securefed import Dataset, Federation
-from securefed._messages import SERVER, Aggregate, Message
-from securefed._tensors import Layout, TensorSpec
+from securefed import SERVER, Aggregate, Dataset, Federation, Layout, Message, TensorSpec, chain
 from securefed.algorithms import SSI
-from securefed.defenses._base import ChainStage, Plan, Session, Transform, plan_digest
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import adaptive_clip, gaussian, skellam
-from securefed.defenses._homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
+from securefed.defenses import (
+    ChainStage,
+    Identities,
+    Plan,
+    Session,
+    Transform,
+    adaptive_clip,
+    gaussian,
+    secure_aggregation,
+    skellam,
+    threshold_paillier,
+)
+from securefed.defenses._base import plan_digest
+from securefed.defenses._homomorphic import cipher, insecure_deal, threshold_cipher
 from securefed.defenses._homomorphic import signed_uploads as uploads_module
 from securefed.defenses._homomorphic.packing import Packing
 from securefed.defenses._homomorphic.signed_uploads import decryption_request, product
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.defenses._secure_aggregation import session as session_module
 from securefed.errors import AuthenticationError, SecureFedError
 

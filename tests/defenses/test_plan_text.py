@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from securefed._tensors import Layout, TensorSpec
+from securefed import Layout, TensorSpec
 from securefed.defenses._base import defenses
 
 LAYOUT = Layout((TensorSpec("first", (3, 2), 1.5), TensorSpec("second", (), 2.0)))

@@ -13,18 +13,9 @@ from opacus.accountants import PRVAccountant
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from securefed import Layout, TensorSpec, chain
 from securefed._persistence.packing import pack, restore
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
-    Budget,
-    FixedSizeSampling,
-    PoissonSampling,
-    calibrate,
-    clip,
-    epsilon_of,
-    gaussian,
-)
+from securefed.defenses import Budget, FixedSizeSampling, PoissonSampling, calibrate, clip, epsilon_of, gaussian
 from securefed.errors import BudgetSpent, ConfigError
 from tests.combinations import each_value, first_ones
 

@@ -12,20 +12,23 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securefed import SERVER, Dataset, Federation, Layout, Message, RunOptions, TensorSpec, chain
 from securefed._catalogue import defenses
-from securefed._messages import SERVER, Message
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._tensors import Layout, TensorSpec
-from securefed.algorithms._optimization import DSGD
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import AdaptiveTransform, Transform
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import adaptive_clip, clip, epsilon_of, gaussian, sensitivity, skellam
+from securefed.algorithms import DSGD
+from securefed.defenses import (
+    AdaptiveTransform,
+    Transform,
+    adaptive_clip,
+    clip,
+    epsilon_of,
+    gaussian,
+    secure_aggregation,
+    sensitivity,
+    skellam,
+    sum_once,
+)
 from securefed.defenses._differential_privacy.adaptive import BELOW
-from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._simulation import sum_once
 from securefed.errors import ConfigError, MalformedError, PlanError
 from tests.combinations import first_ones
 

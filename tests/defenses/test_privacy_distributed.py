@@ -9,24 +9,24 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import kstest, norm
 
+from securefed import Layout, TensorSpec, chain
 from securefed._sampling.discrete_distributions import discrete_gaussian_tail, skellam_tail
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Session, Transform
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
+from securefed.defenses import (
+    Plain,
+    Session,
+    Transform,
     clip,
     discrete_gaussian,
     gaussian,
     local_gaussian,
     local_laplace,
+    paillier,
+    secure_aggregation,
     skellam,
+    sum_once,
 )
 from securefed.defenses._differential_privacy.rotation import Rotation
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import paillier
-from securefed.defenses._plain import Plain
-from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._simulation import sum_once
 from securefed.errors import BudgetSpent, ConfigError, PlanError, TooFewSurvivors
 
 LAYOUT = Layout((TensorSpec("w", (30, 7)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))

@@ -3,17 +3,9 @@
 import numpy as np
 import pytest
 
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._tensors import Layout, TensorSpec
-from securefed._transports.in_process import InProcessTransport, LossyTransport
-from securefed.algorithms._optimization.dsgd import DSGD
-from securefed.datasets._base import Dataset
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, discrete_gaussian, skellam
-from securefed.defenses._homomorphic import paillier
-from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._simulation import sum_once
+from securefed import Dataset, Federation, InProcessTransport, Layout, LossyTransport, RunOptions, TensorSpec, chain
+from securefed.algorithms import DSGD
+from securefed.defenses import clip, discrete_gaussian, paillier, secure_aggregation, skellam, sum_once
 from securefed.errors import BudgetSpent
 
 

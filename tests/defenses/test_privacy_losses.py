@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ive, logsumexp
 
-from securefed.defenses._differential_privacy import Budget, DiscreteGaussianLoss, SkellamLoss, epsilon_of
+from securefed.defenses import Budget, epsilon_of
+from securefed.defenses._differential_privacy import DiscreteGaussianLoss, SkellamLoss
 from securefed.defenses._differential_privacy.privacy_loss import _INTEGER_ORDERS, LaplaceLoss
 from securefed.errors import BudgetSpent, ConfigError
 

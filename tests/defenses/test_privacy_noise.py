@@ -9,18 +9,17 @@ import pytest
 
 from benchmarks.peers.accountants import CASES
 from benchmarks.peers.noises import DRAWS, noise
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
+from securefed import Layout, TensorSpec, chain
+from securefed.defenses import (
     adaptive_clip,
     clip_each,
     discrete_gaussian,
     epsilon_of,
     records,
+    secure_aggregation,
     skellam,
+    sum_once,
 )
-from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._simulation import sum_once
 from tests.combinations import first_ones
 
 

@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from securefed._tensors import Array, Layout, TensorSpec
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
-    CentralGaussian,
-    InsecureGaussian,
+from securefed import Array, Layout, TensorSpec, chain
+from securefed.defenses import (
+    Defense,
     PoissonSampling,
     adaptive_clip,
     clip,
@@ -26,11 +23,12 @@ from securefed.defenses._differential_privacy import (
     local_laplace,
     poisson,
     records,
+    secure_aggregation,
     skellam,
 )
+from securefed.defenses._differential_privacy import CentralGaussian, InsecureGaussian
 from securefed.defenses._differential_privacy.adaptive import BELOW
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError
 
 LAYOUT = Layout(

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
+from securefed import Array, Layout, TensorSpec, chain
 from securefed._sampling.rejection import rejection_sampler
 from securefed._sampling.rounded_normal import RoundedNormal, rounded_normal_draws
-from securefed._tensors import Array, Layout, TensorSpec
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian, sensitivity
+from securefed.defenses import clip, gaussian, sensitivity
 from securefed.defenses._differential_privacy.gaussian import _grid
 from securefed.errors import ConfigError, PlanError
 from tests.combinations import first_ones

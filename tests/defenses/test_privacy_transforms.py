@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import kstest, norm
 
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Transform
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import (
-    CentralGaussian,
-    InsecureGaussian,
-    PoissonSampling,
-    clip,
-    clip_each,
-    epsilon_of,
-    gaussian,
-    sensitivity,
-)
+from securefed import Layout, TensorSpec, chain
+from securefed.defenses import PoissonSampling, Transform, clip, clip_each, epsilon_of, gaussian, sensitivity
+from securefed.defenses._differential_privacy import CentralGaussian, InsecureGaussian
 from securefed.defenses._fixed_point import Quantise
 from securefed.errors import ConfigError, PlanError
 

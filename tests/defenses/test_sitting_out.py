@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securefed._messages import KEY_HOLDER, SERVER, Message
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import INDICATOR, UploadContext, some_client_out
-from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import (
-    InsecurePaillier,
-    KeyHolder,
-    LatticeKeyHolder,
-    cipher,
-    ckks,
-    insecure_deal,
-    threshold_paillier,
-)
+from securefed import SERVER, Layout, Message, TensorSpec, chain
+from securefed._messages import KEY_HOLDER
+from securefed.defenses import KeyHolder, UploadContext, ckks, threshold_paillier
+from securefed.defenses._base import INDICATOR, some_client_out
+from securefed.defenses._homomorphic import InsecurePaillier, LatticeKeyHolder, cipher, insecure_deal
 from securefed.defenses._homomorphic import lattice as lattice_module
 from securefed.defenses._homomorphic import lattice_ring as ring
 from securefed.defenses._homomorphic.packing import Packing, unpack_sum

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.algorithms._base import algorithms
-from securefed.algorithms._pca import centralised
-from securefed.datasets._base import Dataset
+from securefed import Dataset, Federation, RunOptions
+from securefed.algorithms import algorithms, centralised
 from securefed.detection import metrics, projection, reconstruction_errors
 from securefed.detection._baselines import CODE, DEEP
 from securefed.problems import problems

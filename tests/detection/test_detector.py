@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
-from securefed.algorithms._pca import centralised
+from securefed import Dataset
+from securefed.algorithms import centralised
 from securefed.algorithms._pca.operators import orth
-from securefed.datasets._base import Dataset
 from securefed.detection import AnomalyDetector, metrics, projection, reconstruction_errors, roc_threshold
 from securefed.errors import ConfigError, DataError
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from securefed.attacks._base import Reconstruction
+from securefed.attacks import Reconstruction
 from securefed.errors import TranscriptError
 
 

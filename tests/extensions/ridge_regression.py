@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._tensors import Array, Layout, TensorSpec
+from securefed import Array, Layout, TensorSpec
 from securefed.algorithms import Algorithm, AuditCase, ClientData, algorithms
 
 

@@ -13,18 +13,16 @@ import pytest
 from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Message, Seal, Terms, chain
 from securefed._persistence import container
-from securefed._persistence.sealing import Seal
 from securefed._runtime.client import COMMIT
 from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.terms import Terms, new_run
+from securefed._runtime.terms import new_run
 from securefed._tensors import decode, encode
-from securefed.defenses._chain import chain
+from securefed.defenses import Identities, secure_aggregation, threshold_paillier
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.errors import ConfigError, MalformedError, RoundVoid, StorageError
 from securefed.flower import client_app, serve
 from securefed.flower._enrolment import ACTION, EnrolmentReply, Invitation

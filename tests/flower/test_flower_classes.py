@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import Dataset, Federation, Public, Terms, chain
-from securefed._runtime.run_options import RunOptions
+from securefed import Dataset, Federation, Public, RunOptions, Terms, chain
 from securefed.algorithms import FedAvg
 from securefed.datasets import load
 from securefed.defenses import secure_aggregation

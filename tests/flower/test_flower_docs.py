@@ -13,16 +13,9 @@ import numpy as np
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from securefed._messages import Transcript
-from securefed._runtime.federation import Federation
-from securefed._runtime.ledger import Ledger
-from securefed._runtime.ledger_entries import Limits
-from securefed._runtime.run_options import RunOptions
-from securefed._runtime.terms import Terms
+from securefed import Federation, Ledger, Limits, RunOptions, Terms, Transcript
 from securefed._tensors import decode
-from securefed.attacks import views
-from securefed.attacks._base import Target
-from securefed.attacks._gram import PowerGram
+from securefed.attacks import PowerGram, Target, views
 from securefed.flower import client_app, serve
 from tests.flower.grid import LocalGrid, Node
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed import Result, Terms, chain
 from securefed._persistence import container
-from securefed._runtime.server import Result
-from securefed._runtime.terms import Terms, new_run
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed._runtime.terms import new_run
+from securefed.defenses import Identities, secure_aggregation
 from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
 from securefed.flower import serve
 from securefed.flower._enrolment import Invitation

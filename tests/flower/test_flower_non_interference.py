@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from securefed._messages import Message
-from securefed._persistence.sealing import Seal
-from securefed._runtime.terms import Terms
+from securefed import Message, Seal, Terms
 from securefed.flower import client_app
 from securefed.flower._enrolment import Invitation
 from tests.combinations import REPRESENTATIVES

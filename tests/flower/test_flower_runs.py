@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import Message as FlowerMessage
 
-from securefed._messages import KEY_HOLDER, Message
-from securefed._persistence.sealing import Seal
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._runtime.terms import Terms, new_run
-from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense
-from securefed.defenses._chain import chain
+from securefed import Dataset, Federation, Message, Public, RunOptions, Seal, Terms, chain
+from securefed._messages import KEY_HOLDER
+from securefed._runtime.terms import new_run
+from securefed.defenses import Defense, Identities, secure_aggregation, threshold_paillier
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors, VersionRefused
 from securefed.flower import client_app, serve
 from securefed.flower._client import party_of

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from securefed._messages import SERVER
-from securefed._messages import Message as Inner
+from securefed import SERVER
+from securefed import Message as Inner
 from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.flower import secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of

@@ -27,10 +27,8 @@ from flwr.app import Message as FlowerMessage
 from flwr.common.serde import recorddict_to_proto
 from hypothesis import Phase
 
-from securefed import DataUsage, Ledger, Limits, Seal
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Dataset, DataUsage, Ledger, Limits, Message, Seal
 from securefed._runtime.sum_facts import SumFacts
-from securefed.datasets._base import Dataset
 from securefed.defenses import Identities, chain, clip, secure_aggregation, skellam
 from securefed.flower import SitePolicy, secure_mod
 from securefed.flower import _mod as mod

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed import Algorithm, Dataset, Federation, Layout, Public, TensorSpec
-from securefed._messages import SERVER, Message
-from securefed._tensors import Tensors
+from securefed import SERVER, Algorithm, Dataset, Federation, Layout, Message, Public, Tensors, TensorSpec
 from securefed.algorithms import ClientData
 from securefed.parties import SumClient, SumHelper, SumServer, SumTerms
 from securefed.parties._envelope import unwrap

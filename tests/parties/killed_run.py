@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Message
 from securefed._persistence import container, sealing
 from securefed.defenses import Identities, secure_aggregation
 from securefed.errors import RoundVoid

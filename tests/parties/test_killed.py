@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Message
 from securefed.errors import StorageError
 from securefed.parties import SumClient, SumServer
 from securefed.parties._envelope import unwrap

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from securefed import Seal
-from securefed._messages import REFUSAL, SERVER, Message
+from securefed import SERVER, Message, Seal
+from securefed._messages import REFUSAL
 from securefed._runtime.refusals import read_refusal
 from securefed.defenses import Identities, secure_aggregation
 from securefed.defenses._secure_aggregation.primitives import private_key, public_bytes

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase
 
-from securefed._messages import SERVER, Message
-from securefed.datasets._base import Dataset
+from securefed import SERVER, Dataset, Message
 from securefed.defenses import Identities, chain, clip, paillier, secure_aggregation, skellam
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.parties import SumClient, SumTerms

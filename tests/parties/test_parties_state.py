@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from securefed import Seal, chain
-from securefed._messages import REFUSAL, SERVER, Message
+from securefed import SERVER, Message, Seal, chain
+from securefed._messages import REFUSAL
 from securefed._runtime.refusals import refusal_body
 from securefed._tensors import encode
 from securefed.defenses import Plain, secure_aggregation

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import _messages, chain
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Message, _messages, chain
 from securefed.defenses import (
     Identities,
     ckks,

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from securefed._public import Public
-from securefed._tensors import Array, Layout, Tensors
-from securefed.datasets._base import Dataset
+from securefed import Array, Dataset, Layout, Public, Tensors
 from securefed.errors import ConfigError, DataError
 from securefed.problems import BiGAN, Problem, known_smoothness, problems
 

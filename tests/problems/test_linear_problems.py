@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._tensors import Layout
+from securefed import Layout, Public
 from securefed.errors import ConfigError, UnknownNameError
 from securefed.problems import LogisticRegression, Problem, SoftmaxRegression, problems
 

@@ -14,12 +14,9 @@ import pytest
 import torch
 from torch import nn
 
+from securefed import Array, Dataset, Federation, Public
 from securefed._persistence.packing import pack, restore
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._tensors import Array
-from securefed.algorithms._optimization import FedAvg
-from securefed.datasets._base import Dataset
+from securefed.algorithms import FedAvg
 from securefed.errors import ConfigError, DataError
 from securefed.problems import Autoencoder, BiGAN, DenseNetwork, TorchModule
 from securefed.problems._torch_problem import tensor

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed.algorithms._optimization import FedAvg
+from securefed import Dataset, Federation, Public
+from securefed.algorithms import FedAvg
 from securefed.algorithms._pca.operators import Gram
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems import LogisticRegression, SoftmaxRegression, SupportVectorMachine
 

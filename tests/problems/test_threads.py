@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from securefed import Dataset, Federation, problems
-from securefed._public import Public
+from securefed import Dataset, Federation, Public, problems
 from securefed.algorithms import FedAvg
 from securefed.problems import Problem
 from tests.threads import THREADS, at_once, hasty

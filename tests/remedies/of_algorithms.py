@@ -8,9 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from securefed import Algorithm, Dataset, Federation, Layout, Public, RunOptions, TensorSpec, secure_mean
-from securefed._runtime.ledger import Ledger
-from securefed._runtime.ledger_entries import DataUsage, Limits
+from securefed import (
+    Algorithm,
+    Dataset,
+    DataUsage,
+    Federation,
+    Layout,
+    Ledger,
+    Limits,
+    Public,
+    RunOptions,
+    TensorSpec,
+    secure_mean,
+)
 from securefed._runtime.privacy_cost import DPSGDLoss, GaussianLoss, PrivacyCost, PrivacyMechanism
 from securefed.algorithms import FLAME, SSI, FedAvg, GraphFedAvg, LocalPower, ScaffoldProx, algorithms, record_level
 from securefed.algorithms._validation import check_object

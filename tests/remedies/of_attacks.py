@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from securefed.algorithms import FedAvg
-from securefed.attacks import TrapWeights
-from securefed.attacks._distances.distance_fit import DistanceFit
-from securefed.attacks._generic import FitRows, RegressRows, StepClock, TimeBudget, clock, on_clock
+from securefed.attacks import DistanceFit, FitRows, LocalSteps, TrapWeights
+from securefed.attacks._generic import RegressRows, StepClock, TimeBudget, clock, on_clock
 from securefed.attacks._membership.likelihood_ratio import ShadowMembership
-from securefed.attacks._networks.client_simulations import LocalSteps
 from tests.attacks.test_active import MLP, clients, deceive
 from tests.attacks.test_generic_regression import bits, drawn, replay
 from tests.remedies.followed import Followed, arguments, found

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from securefed import Ledger, Limits, Seal
-from securefed._runtime.ledger_entries import DataUsage
+from securefed import DataUsage, Ledger, Limits, Seal
 from securefed.defenses import (
     FixedSizeSampling,
     chain,

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from securefed.errors import ConfigError
+from securefed.torch import RecordingCallback
 from securefed.torch._refusals import check_model, check_step
-from securefed.torch._trainer import RecordingCallback
 from tests.remedies.followed import Followed, arguments, found
 from tests.torch import workers
 from tests.torch.ranks import spawn_once

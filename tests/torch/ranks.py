@@ -17,8 +17,8 @@ import torch.distributed as dist
 from filelock import FileLock
 from torch import multiprocessing
 
-from securefed._tensors import Array
-from securefed.defenses._secure_aggregation.identities import Identities
+from securefed import Array
+from securefed.defenses import Identities
 from securefed.torch import _agreement
 from securefed.torch._agreement import AgreedSettings, Agreement
 

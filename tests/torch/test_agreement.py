@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._tensors import Array
-from securefed.defenses._secure_aggregation.identities import Identities, new_identity, public_identity
+from securefed import Array
+from securefed.defenses import Identities, new_identity, public_identity
 from securefed.errors import AuthenticationError, ConfigError, MaskMismatch, PlanError, VersionRefused
 from securefed.torch._agreement import AgreedSettings, Agreement
 from securefed.torch._masking import Call

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed._tensors import Array
+from securefed import Array
 from securefed.errors import ConfigError, MaskMismatch, PlanError
 from securefed.torch._bound import GradientBound
 from securefed.torch._encoding import add_rounded, decode_into, largest, rounding_error, trouble_of

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import securefed.torch
-from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.torch._state import MaskingState
+from securefed.defenses import Identities
+from securefed.torch import MaskingState
 from tests.torch.ranks import Found, caught
 
 SMALL_BUCKETS = 0.01

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from securefed._messages import SERVER, ClientId, Message
-from securefed.defenses._base import Plan, Session
+from securefed import SERVER, ClientId, Message
+from securefed.defenses import Plan, Session
 from securefed.defenses._secure_aggregation import SecureAggregation, channel, consistency, masks, primitives
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Aggregate, Message
+from securefed import SERVER, Aggregate, Message
 from securefed._persistence.packing import pack, restore
-from securefed.defenses._base import Plan, Session, TensorPlan
-from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
+from securefed.defenses import Plan, Session, TensorPlan, secure_aggregation
+from securefed.defenses._secure_aggregation import SecureAggregation
 from securefed.errors import MessageRefused
 
 RUN = "0123456789abcdef0123456789abcdef"

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from securefed._messages import Message
+from securefed import Message, Tensors
 from securefed._persistence.packing import from_bytes
-from securefed._tensors import Tensors
-from securefed.defenses._secure_aggregation import Identities, channel
+from securefed.defenses import Identities
+from securefed.defenses._secure_aggregation import channel
 from securefed.defenses._secure_aggregation.primitives import private_key, public_bytes
 
 FORGER = Identities.generate(8)

@@ -6,16 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefed.defenses import Identities, new_identity, public_identity, secure_aggregation
 from securefed.defenses._secure_aggregation import (
-    Identities,
     channel,
     consistency,
     masking_client,
     masks,
-    new_identity,
     primitives,
-    public_identity,
-    secure_aggregation,
     share_dealing,
     unmasking,
 )

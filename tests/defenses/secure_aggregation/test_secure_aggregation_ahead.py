@@ -7,17 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import SERVER, Dataset, Federation, Message, RunOptions, chain
 from securefed import _catalogue as catalogue
-from securefed._messages import SERVER, Message
 from securefed._persistence.packing import pack, restore
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed.datasets._base import Dataset
+from securefed.defenses import UploadContext, secure_aggregation
 from securefed.defenses._aggregation import SupportsPrecomputation
-from securefed.defenses._base import UploadContext
-from securefed.defenses._chain import chain
 from securefed.defenses._homomorphic import InsecurePaillier
-from securefed.defenses._secure_aggregation import masks, secure_aggregation
+from securefed.defenses._secure_aggregation import masks
 
 TENSORS = (("w", (500,), 32), ("v", (30,), 64), ("u", (3, 7), 20))
 PROTOCOL = secure_aggregation()

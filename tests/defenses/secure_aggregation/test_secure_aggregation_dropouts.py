@@ -10,9 +10,8 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
-from securefed.defenses._base import Session
-from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed import SERVER, Message
+from securefed.defenses import Identities, Session, secure_aggregation
 from securefed.errors import TooFewSurvivors
 from tests.combinations import first_ones
 

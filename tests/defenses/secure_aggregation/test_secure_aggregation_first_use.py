@@ -7,14 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from securefed._persistence.sealing import Seal
-from securefed.defenses._secure_aggregation import (
-    Identities,
-    PinnedIdentities,
-    new_identity,
-    public_identity,
-    secure_aggregation,
-)
+from securefed import Seal
+from securefed.defenses import Identities, PinnedIdentities, new_identity, public_identity, secure_aggregation
 from securefed.defenses._secure_aggregation.identities import fingerprint_of
 from securefed.errors import ConfigError, IdentityChangedError, RolledBackError, StorageError, WrongKeyError
 

@@ -9,16 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Aggregate, Message
+from securefed import SERVER, Aggregate, Message
 from securefed._persistence.packing import pack
-from securefed.defenses._base import Session
-from securefed.defenses._secure_aggregation import (
-    masks,
-    primitives,
-    secure_aggregation,
-    share_dealing,
-    verification,
-)
+from securefed.defenses import Session, secure_aggregation
+from securefed.defenses._secure_aggregation import masks, primitives, share_dealing, verification
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MaskingClient, seed_commitment
 

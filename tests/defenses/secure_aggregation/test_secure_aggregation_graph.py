@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securefed._messages import SERVER, Message
-from securefed.defenses._base import Session
-from securefed.defenses._secure_aggregation import SecureAggregation, channel, graph, masks, secure_aggregation
+from securefed import SERVER, Message
+from securefed.defenses import Session, secure_aggregation
+from securefed.defenses._secure_aggregation import SecureAggregation, channel, graph, masks
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
 from securefed.defenses._secure_aggregation.masks import neighbourhoods, neighbours
 from securefed.defenses._secure_aggregation.primitives import FIELD, private_key, public_bytes

@@ -8,15 +8,9 @@ import itertools
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
-from securefed.defenses._secure_aggregation import (
-    Identities,
-    SecureAggregation,
-    channel,
-    masks,
-    primitives,
-    secure_aggregation,
-)
+from securefed import SERVER, Message
+from securefed.defenses import Identities, secure_aggregation
+from securefed.defenses._secure_aggregation import SecureAggregation, channel, masks, primitives
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
 from securefed.errors import ContradictionError, PlanError

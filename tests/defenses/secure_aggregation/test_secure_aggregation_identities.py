@@ -8,18 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER
+from securefed import SERVER
 from securefed._persistence.packing import pack
-from securefed.defenses._base import Session
-from securefed.defenses._secure_aggregation import (
-    Identities,
-    SecureAggregation,
-    channel,
-    consistency,
-    new_identity,
-    public_identity,
-    secure_aggregation,
-)
+from securefed.defenses import Identities, Session, new_identity, public_identity, secure_aggregation
+from securefed.defenses._secure_aggregation import SecureAggregation, channel, consistency
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
 from securefed.defenses._secure_aggregation.planning import plan_sparse_graph
 from securefed.defenses._secure_aggregation.session import session_digest

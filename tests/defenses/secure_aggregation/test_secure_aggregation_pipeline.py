@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed._messages import SERVER, Aggregate, Message
+from securefed import SERVER, Aggregate, Message
 from securefed._persistence.packing import pack, restore
+from securefed.defenses import Session, secure_aggregation
 from securefed.defenses._aggregation import SupportsPipelining
-from securefed.defenses._base import Session
-from securefed.defenses._secure_aggregation import masks, primitives, secure_aggregation
+from securefed.defenses._secure_aggregation import masks, primitives
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.errors import ContradictionError, MalformedError, MessageRefused, TooFewSurvivors

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Layout, Message, TensorSpec, chain
 from securefed._persistence.packing import pack
-from securefed._tensors import Layout, TensorSpec
-from securefed.defenses._base import Aggregation, Plan, Session, TensorPlan, without_indicator
-from securefed.defenses._chain import chain
-from securefed.defenses._plan import MaskingPlan
-from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
+from securefed.defenses import Aggregation, MaskingPlan, Plan, Session, TensorPlan, secure_aggregation
+from securefed.defenses._base import without_indicator
+from securefed.defenses._secure_aggregation import SecureAggregation
 from securefed.errors import ConfigError, DataError, PlanError, RangeRefused, TooFewSurvivors
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Message
 from securefed._persistence.packing import pack, restore
 from securefed.defenses._secure_aggregation import SecureAggregation, channel, masking_client, share_dealing
 from securefed.defenses._secure_aggregation.primitives import PrimeField

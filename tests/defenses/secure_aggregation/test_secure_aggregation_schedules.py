@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from securefed._messages import SERVER, Aggregate, Message
+from securefed import SERVER, Aggregate, Message
 from securefed._runtime.sum_memory import SumMemory, SumRule
-from securefed.defenses._base import Plan, Session
-from securefed.defenses._secure_aggregation import Identities, SecureAggregation, secure_aggregation
+from securefed.defenses import Identities, Plan, Session, secure_aggregation
+from securefed.defenses._secure_aggregation import SecureAggregation
 from securefed.errors import MessageRefused, TooFewSurvivors
 from tests.defenses.secure_aggregation.faults import NETWORK, client_lies, server_lies
 from tests.examples import examples

@@ -8,18 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._messages import SERVER, Aggregate, Message, Transcript
+from securefed import SERVER, Aggregate, Layout, Message, TensorSpec, Transcript, chain
 from securefed._persistence.packing import pack, unnest
 from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.message_log import MessageLog
 from securefed._runtime.open_exchange import ExchangeContent, open_exchange
-from securefed._tensors import Layout, TensorSpec
+from securefed.defenses import Session, UploadContext, secure_aggregation
 from securefed.defenses._aggregation import SupportsStreaming
-from securefed.defenses._base import INDICATOR, Session, UploadContext
-from securefed.defenses._chain import chain
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._base import INDICATOR
 from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors
 
 ENTRIES = 100_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed._messages import SERVER, Message
+from securefed import SERVER, Message
 from securefed.defenses._secure_aggregation import channel
 from securefed.defenses._secure_aggregation.primitives import label
 from securefed.errors import (

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import Layout, TensorSpec, chain
 from securefed._persistence.packing import from_bytes
-from securefed._tensors import Layout, TensorSpec
+from securefed.defenses import Session, clip, gaussian, secure_aggregation, skellam
 from securefed.defenses._aggregation import SupportsVerification
-from securefed.defenses._base import Session, without_indicator
-from securefed.defenses._chain import chain
-from securefed.defenses._differential_privacy import clip, gaussian, skellam
-from securefed.defenses._secure_aggregation import secure_aggregation, verification
+from securefed.defenses._base import without_indicator
+from securefed.defenses._secure_aggregation import verification
 from securefed.defenses._secure_aggregation.masks import SignedMask
 from securefed.defenses._secure_aggregation.verification import TagModuli, check_sum, key_dealers
 from securefed.errors import AuthenticationError, MalformedError, PlanError, SumRefused, TooFewSurvivors
