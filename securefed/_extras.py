@@ -21,6 +21,7 @@ EXTRA_OF: Final = {
     "flwr": "flower",
     "tenseal": "lattice",
     "opacus": "records",
+    "lightning": "lightning",
     "pandas": "statistics",
     "formulaic": "statistics",
 }

@@ -62,7 +62,8 @@ _NAMES = {
         PoissonModel Quantiles Skewness Statistic TTest Together Variance from_terms
     """,
     "securefed.torch": """
-        LoopRecording MaskingState RecordingCallback masked_allreduce record secure_all_reduce
+        LightningMasking LoopRecording MaskingState RecordingCallback TrainerMasking average_batch_norm masked_allreduce
+        record secure_all_reduce
     """,
 }
 PINNED = {package: names.split() for package, names in _NAMES.items()}

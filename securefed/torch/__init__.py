@@ -17,15 +17,21 @@ from typing import TYPE_CHECKING
 from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
+    from securefed.torch._batch_norm import average_batch_norm
     from securefed.torch._hook import masked_allreduce, secure_all_reduce
+    from securefed.torch._lightning import LightningMasking
     from securefed.torch._record import LoopRecording, record
     from securefed.torch._state import MaskingState
     from securefed.torch._trainer import RecordingCallback
+    from securefed.torch._trainer_masking import TrainerMasking
 
 __all__ = [
+    "LightningMasking",
     "LoopRecording",
     "MaskingState",
     "RecordingCallback",
+    "TrainerMasking",
+    "average_batch_norm",
     "masked_allreduce",
     "record",
     "secure_all_reduce",
@@ -35,6 +41,9 @@ EXPORTS = {
     "securefed.torch._state": "MaskingState",
     "securefed.torch._hook": "masked_allreduce secure_all_reduce",
     "securefed.torch._record": "record LoopRecording",
+    "securefed.torch._batch_norm": "average_batch_norm",
     "securefed.torch._trainer": "RecordingCallback",
+    "securefed.torch._trainer_masking": "TrainerMasking",
+    "securefed.torch._lightning": "LightningMasking",
 }
-export_lazily(__name__, EXPORTS, needs=dict.fromkeys(__all__, "torch"))
+export_lazily(__name__, EXPORTS, needs=dict.fromkeys(__all__, "torch") | {"LightningMasking": "lightning"})

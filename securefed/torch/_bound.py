@@ -33,7 +33,7 @@ _ROOM: Final = 2.0**10
 more than this factor in honest training reach the ceiling, and the run ends by name."""
 _FIRST_ROOM: Final = 2.0**20
 """Factor of the default ceiling over the declared bound before the first sum: the declaration may be off by that much,
-as where a GradScaler multiplies the loss by 65536."""
+as where a GradScaler that `MaskingState` is not given multiplies the loss by 65536."""
 _MOST_LOST: Final = 20
 """Steps lost in a row at the ceiling, after which the run ends by name; a GradScaler that halves its scale in each of
 them has by then divided it by a million."""
@@ -68,7 +68,7 @@ class GradientBound:
         self._bound, self._headroom, self._ring, self._ranks = float(bound), float(headroom), ring, ranks
         self._ceiling = min(float(bound) * _FIRST_ROOM, _LARGEST) if ceiling is None else float(ceiling)
         self._settled = ceiling is not None  # else the first sum lowers the ceiling
-        self._lost = self._lost_at_ceiling = 0
+        self._lost = self._lost_at_ceiling = self._zeros = 0
         self.plan: TensorPlan = planned(self._bound, ring, ranks)
 
     @property
@@ -89,13 +89,17 @@ class GradientBound:
     def summed(self, largest: float) -> None:
         """Set the bound of the next step from this step's mean.
 
-        A mean of zeros may be one below the resolution (step / ranks): the bound then follows the resolution downwards.
+        A mean of zeros is either one below the resolution (step / ranks) or one of a batch without gradients, as where
+        every unit of a layer is off. The bound then falls as it grows after lost steps, by 16, 256, ...: so small
+        gradients are found in a few steps, and after a single such batch those of the size before it still fit.
 
         Args:
             largest: largest absolute entry of the mean over all ranks.
         """
         self._lost = self._lost_at_ceiling = 0
-        following = self._headroom * max(largest, self.plan.step / self._ranks)
+        self._zeros = 0 if largest > 0 else min(self._zeros + 1, 6)
+        resolution = self._headroom * self.plan.step / self._ranks
+        following = self._headroom * largest if largest > 0 else max(self._bound / _factor(self._zeros), resolution)
         if not self._settled and largest > 0:
             self._ceiling, self._settled = min(self._ceiling, max(following, self._bound) * _ROOM), True
         self._set(following)
@@ -108,13 +112,25 @@ class GradientBound:
         """
         if trouble is Trouble.TOO_LARGE:
             self._lost_at_ceiling += self._bound >= self._ceiling
-            # Six lost steps in a row multiply the bound by 2^(4 + 8 + ... + 128) = 2^252, and its limits are 2^210
-            # apart: the sixth reaches the upper one, and no power above 16^(2^5) = 2^128 is needed.
             self._lost = min(self._lost + 1, 6)
-            self._set(self._bound * _GROWTH**2 ** (self._lost - 1))
+            self._set(self._bound * _factor(self._lost))
+
+    def rescale(self, factor: float) -> None:
+        """Multiply bound and ceiling: all gradients are multiplied by `factor` from the coming step on."""
+        self._ceiling = min(self._ceiling * factor, _LARGEST)
+        self._set(self._bound * factor)
 
     def _set(self, bound: float) -> None:
         # NaN is kept, whatever `min` and `max` make of it, and `planned` then raises ValueError: limited, it would look
         # like a bound. `MaskingState` never passes it, but integers times the step.
         self._bound = bound if math.isnan(bound) else min(max(bound, _SMALLEST), self._ceiling)
         self.plan = planned(self._bound, self._ring, self._ranks)
+
+
+def _factor(times: int) -> float:
+    """Return 16^(2^(times - 1)), for a bound that was wrong `times` times in a row.
+
+    Six times multiply the bound by 2^(4 + 8 + ... + 128) = 2^252, and its limits are 2^210 apart: so the sixth reaches
+    one of them, and no power above 16^(2^5) = 2^128 is needed.
+    """
+    return float(_GROWTH ** (2 ** (times - 1)))

@@ -62,7 +62,7 @@ def _check_flags(model: DistributedDataParallel) -> None:
     if model.find_unused_parameters:
         raise ConfigError(
             "with find_unused_parameters=True ranks exchange in the clear which parameters their data used; set it to "
-            "False, and let every parameter take part in every loss"
+            "False: a parameter that a batch does not use counts as one whose gradient is zero"
         )
     if model.static_graph:
         raise ConfigError(

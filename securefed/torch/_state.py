@@ -29,6 +29,7 @@ from securefed.torch._masking import Call, Trouble, planned
 from securefed.torch._precompute import MaskStore
 from securefed.torch._refusals import check_model, check_step, check_values, describe
 from securefed.torch._sums import MaskedSums, OpenedSum, StartedSum
+from securefed.torch._unused import reach_all_parameters
 
 _LOG = logging.getLogger("securefed.torch")
 
@@ -43,7 +44,7 @@ class MaskingState:
     bound on x, which is public: declared for the first step, and `headroom` times the largest entry of the last mean
     after it. The mean differs from the exact one by `error` at most. Where a rank's entry is beyond the bound or not
     finite, the gradients of the whole step become inf on all ranks, and `overflowed` is true: a GradScaler skips such
-    a step; a loop without one must, see docs/torch.md.
+    a step; a loop without one calls `skip_lost_step(optimizer)` before `optimizer.step()`.
 
     Guarantee: of another rank's gradients a rank learns what the means tell, a coalition of all but two ranks learns
     the sum of those two, and a party that reads the network learns their number and sizes.
@@ -58,9 +59,11 @@ class MaskingState:
         headroom: bound of a later step, in units of the last mean's largest entry. Half of it loses a step sooner when
             gradients grow or cancel in the mean; twice of it costs one bit of resolution. At 64 and three ranks, 23
             bits are left below the mean's largest entry, the digits of a float32.
+        scaler: the loop's GradScaler, whose scale multiplies `bound` and `ceiling` in each step, so that both are of
+            gradients without the scale.
         ceiling: bound that no step exceeds, so that a rank that lies cannot raise it until the gradients of the others
-            round to 0; of gradients as they arrive, times the scale under a GradScaler. By default it follows from
-            `bound` and the first sum (`GradientBound`). Steps whose gradients are larger have no sum.
+            round to 0. By default it follows from `bound` and the first sum (`GradientBound`). Steps whose gradients
+            are larger have no sum.
         largest_error: largest `relative_error` without a warning, which is logged once.
         ring: width in bits of the integers: 32 sends as many bytes as float32, 64 twice as many, for 32 more bits of
             resolution.
@@ -77,7 +80,7 @@ class MaskingState:
         PlanError: fewer than three ranks, or too many for the ring.
         VersionRefused: the ranks speak different versions of the protocol.
         ConfigError: the ranks' settings differ, a setting is out of range, or the model exchanges data besides
-            gradients (SyncBatchNorm, buffers, unused parameters).
+            gradients (SyncBatchNorm, buffers, `find_unused_parameters`).
         AuthenticationError: a rank's signature or message does not verify.
         MaskMismatch: a trial sum did not come out right.
     """
@@ -87,6 +90,7 @@ class MaskingState:
         model: torch.nn.Module | None = None,
         *,
         bound: float,
+        scaler: torch.amp.GradScaler | None = None,
         headroom: float = 64.0,
         ceiling: float | None = None,
         largest_error: float = 0.01,
@@ -107,9 +111,12 @@ class MaskingState:
         check_ranks(self.ranks)
         self.bound, self._ring = GradientBound(bound, headroom, ring, self.ranks, ceiling=ceiling), ring
         check_number("largest_error", largest_error, positive=True)
-        self._largest_error, self._warned = largest_error, False
+        self._largest_error, self._warned, self._told_of_loss = largest_error, False, False
+        self._scaler, self._scale = scaler, 1.0
+        self._follow_scale()
         self._size = self.relative_error = 0.0  # size of the entries of the last mean that had any
-        settings = AgreedSettings(ring, float(bound), float(headroom), float(ceiling or 0), identities is not None)
+        highest = self._scale * (ceiling or 0)
+        settings = AgreedSettings(ring, self.bound.value, float(headroom), highest, identities is not None)
         self._sums = MaskedSums(group, torch.device(place or "cpu"))  # its `store` is set once keys are agreed on
         agreement = agree_on_keys(self.rank, self.ranks, settings, identities, self._sums.in_the_clear)
         self._session, self._sums.store = agreement.fingerprint, MaskStore(agreement.masks)
@@ -117,6 +124,8 @@ class MaskingState:
         self._step: list[StartedSum] = []  # one for each bucket of the step under way
         self._means: list[torch.futures.Future[torch.Tensor]] = []
         self._whole = False  # the last bucket of the step has come
+        if model is not None and reach_all_parameters not in ours.module._forward_hooks.values():
+            ours.module.register_forward_hook(reach_all_parameters)
         self._ended = False  # a sum failed: the ranks' counters may differ, and no further sum is started
         self.overflowed = False
 
@@ -177,6 +186,15 @@ class MaskingState:
             values.detach().copy_(flat.view(values.shape))
         self._sums.give_back(started)
 
+    def skip_lost_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the gradients of a step without a sum away, so that the optimiser passes over all parameters.
+
+        Call it before `optimizer.step()`; after a step with a sum, or with `scaler`, which skips such steps itself, it
+        does nothing.
+        """
+        if self.overflowed and self._scaler is None:
+            optimizer.zero_grad(set_to_none=True)
+
     def mean_error(self, largest_entry: float, dtype: torch.dtype = torch.float32) -> float:
         """Bound the difference of the next step's mean from the exact one, rounding to the gradients' type included.
 
@@ -194,6 +212,7 @@ class MaskingState:
         if self._model is None:
             raise ConfigError("this MaskingState was made without a model; make it as MaskingState(model, bound=...)")
         check_step(self._model)
+        self._follow_scale()
         if self._step:
             raise ConfigError(
                 "a backward pass began before the one before it ended: a MaskingState serves one model; make one for "
@@ -207,8 +226,9 @@ class MaskingState:
         if not self._whole:
             self._ended = True
             raise ConfigError(
-                "some parameter took no part in this loss, so that its gradient never came; let every parameter take "
-                "part in every loss, or freeze it (requires_grad=False) before DistributedDataParallel is made"
+                "some parameter's gradient never came: the loss does not use it, and the model's output is no tensor "
+                "and no list, tuple or dict of tensors, or the parameter was frozen too late; return such an output, "
+                "or freeze it (requires_grad=False) before DistributedDataParallel is made"
             )
         sums = self._opened(step)
         failed = next((total for total in sums if total.error is not None), None)
@@ -225,6 +245,7 @@ class MaskingState:
             # After DistributedDataParallel has put inf into all gradients, so that no step can be made of local ones.
             _at_the_end(lambda: self._raise(failed))
         elif troubles:
+            self._tell_of_loss(troubles)
             self.bound.lost(Trouble.TOO_LARGE if troubles == {Trouble.TOO_LARGE} else Trouble.NOT_FINITE)
             if self.bound.stuck:
                 _at_the_end(self._stop_at_the_ceiling)
@@ -233,6 +254,22 @@ class MaskingState:
             self.bound.summed(unit * max(largest(total.words) for total in sums))
         self._sums.give_back(step)
         self._expect([started.call.length for started in step])
+
+    def _follow_scale(self) -> None:
+        """Let the bound follow the scale of the loss, which is the same on all ranks as their mean gradients are."""
+        scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        if scale != self._scale:
+            self.bound.rescale(scale / self._scale)
+            self._scale = scale
+
+    def _tell_of_loss(self, troubles: set[Trouble | None]) -> None:
+        if Trouble.TOO_LARGE in troubles and not self._told_of_loss:
+            self._told_of_loss = True
+            _LOG.warning(
+                "a step was lost: some rank's gradient had an entry beyond the bound %.3g, which grows for the next "
+                "step; give MaskingState a larger bound%s",
+                self.bound.value, "" if self._scaler else ", or scaler= where a GradScaler multiplies the loss",
+            )  # fmt: skip
 
     def _note_error(self, means: Sequence[torch.Tensor]) -> None:
         """Compare the rounding error of this step's mean with the size of its entries, which every rank knows."""

@@ -65,7 +65,9 @@ def heads(folder: Path) -> list[dict[str, str]]:
     """Return what losses without a layer raised on three ranks, in the processes that `tests/torch` starts once."""
     factory: Any = SimpleNamespace(getbasetemp=lambda: folder.parent)
     ranks = spawn_once("three", workers.together, 3, factory)
-    return [{name: str(found[f"refusals/head {name}"]) for name in ("left out", "back", "frozen")} for found in ranks]
+    return [
+        {name: str(found[f"refusals/head {name}"]) for name in ("left out", "a tensor", "frozen")} for found in ranks
+    ]
 
 
 def left_out(folder: Path) -> None:
@@ -74,9 +76,9 @@ def left_out(folder: Path) -> None:
 
 
 def all_in(message: str, folder: Path) -> bool:
-    """Let the layer take part, or freeze it by the argument that the message writes, as the ranks did."""
+    """Return a tensor, or freeze the layer by the argument that the message writes, as the ranks did."""
     assert arguments(r"freeze it \((requires_grad=False)\)", message) == {"requires_grad": False}
-    return all(rank["back"] == rank["frozen"] == "none" for rank in heads(folder))
+    return all(rank["a tensor"] == rank["frozen"] == "none" for rank in heads(folder))
 
 
 TABLE: dict[str, Followed] = {
@@ -111,7 +113,7 @@ TABLE: dict[str, Followed] = {
         "with find_unused_parameters=True",
         lambda _: check_model(parallel(nn.Linear(2, 2), find_unused_parameters=True)),
         lambda message, _: check_model(
-            parallel(nn.Linear(2, 2), find_unused_parameters=found("set it to (False),", message) == "True")
+            parallel(nn.Linear(2, 2), find_unused_parameters=found("set it to (False):", message) == "True")
         ),
     ),
     "a static graph": Followed(
@@ -127,7 +129,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: unclipped(message),
     ),
     "a layer that a loss leaves out": Followed(
-        "securefed/torch/_state.py", "some parameter took no part in this loss", left_out, all_in
+        "securefed/torch/_state.py", "some parameter's gradient never came", left_out, all_in
     ),
 }
 """By name, the remedies that are followed."""

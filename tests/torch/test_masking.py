@@ -218,7 +218,11 @@ def test_the_bound_follows_the_mean_and_recovers() -> None:
     for _ in range(9):
         bound.lost(Trouble.TOO_LARGE)
     assert np.isfinite(bound.value)
-    bound.summed(0.0)  # below the resolution: follows it downwards
+    before = bound.value
+    bound.summed(0.0)  # a batch without gradients, perhaps: those of the step before it would still fit
+    assert bound.value == before / 16
+    for _ in range(2):
+        bound.summed(0.0)  # below the resolution: follows it downwards
     assert bound.value < 2.0**120 / 2**20
     for _ in range(20):
         bound.summed(0.0)

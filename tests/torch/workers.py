@@ -280,16 +280,12 @@ def refusals(rank: int) -> Found:
     model, state = protected(network())
     with caught(found, "join"), model.join():
         loss(model, rank, 0).backward()
-    model, state = protected(_TwoHeads())
-    loss(model, rank, 0).backward()
-    model.module.both = False
-    with caught(found, "head left out"):
-        loss(model, rank, 1).backward()
-    for name in ("back", "frozen"):
-        module = _TwoHeads()
-        module.both = name == "back"
-        module.first.requires_grad_(module.both)
+    for name in ("left out", "a tensor", "frozen"):
+        module = _LeftOut(torch.Tensor.clone if name == "a tensor" else _Scores)
+        module.first.requires_grad_(name != "frozen")
         model, state = protected(module)
+        loss(model, rank, 0).backward()  # of all parameters: afterwards there are several buckets
+        module.used = False
         with caught(found, f"head {name}"):
             loss(model, rank, 1).backward()
     for name, call in {"pickled": pickle.dumps, "copied": copy.deepcopy}.items():
@@ -307,16 +303,25 @@ def refusals(rank: int) -> Found:
     return found
 
 
-class _TwoHeads(nn.Module):
-    """A network whose first layer a loss may leave out; its gradient travels in the last bucket."""
+class _Scores:
+    """An output in which the state does not find the tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self, scores: torch.Tensor) -> None:
+        self.scores = scores
+
+    def float(self) -> torch.Tensor:
+        return self.scores.float()
+
+
+class _LeftOut(nn.Module):
+    """A network whose first layer may be left out; its gradient travels in the last bucket."""
+
+    def __init__(self, output: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
-        self.first, self.rest, self.both = nn.Linear(20, 20), network(), True
+        self.first, self.rest, self.output, self.used = nn.Linear(20, 20), network(), output, True
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.rest(self.first(x) if self.both else x)
-        return out
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.output(self.rest(self.first(x) if self.used else x))
 
 
 def lost(rank: int) -> Found:
