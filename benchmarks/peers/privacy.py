@@ -54,6 +54,8 @@ from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.defenses._simulation import sum_once
 from securefed.problems import TorchModule
 
+Timed = tuple[float, float]
+"""A value, and the CPU seconds that it took."""
 MAKERS = {"Skellam": skellam, "discrete Gaussian": discrete_gaussian}
 
 
@@ -149,6 +151,30 @@ def _variance(name: str, setting: str, shares: list[float]) -> Row:
     return row(f"variance beside the plan's, {name}", setting, shares, "", target="within 1 %", met=met)
 
 
+def _both(
+    quantity: str, setting: str, by: str, ours: Timed, theirs: Timed, within: float, relative: bool = False
+) -> list[Row]:
+    """Two rows: a value beside a peer's, which has to agree, and the CPU milliseconds that each took.
+
+    Args:
+        quantity: what is compared.
+        setting: of both.
+        by: the peer's name.
+        ours: our value and its CPU seconds.
+        theirs: the peer's.
+        within: how far apart they may be.
+        relative: whether that is a share of the peer's value.
+    """
+    (value, took), (other, seconds) = ours, theirs
+    apart = abs(value / other - 1) if relative else abs(value - other)
+    target = f"within {100 * within:g} %" if relative else f"within {within:g}"
+    setting = f"{setting}, beside {by}"
+    return [
+        row(quantity, setting, [value], "", peer=other, peer_name=by, target=target, met=apart < within),
+        row(f"CPU of {quantity}", setting, [1e3 * took], "ms", peer=1e3 * seconds, peer_name=by),
+    ]
+
+
 def _dropouts() -> list[Row]:
     """What protects where 3 of 10 are lost and one survivor colludes, whose share is one of seven alike."""
     entries, rows = 100_000, []
@@ -186,16 +212,10 @@ def _dp_sgd() -> list[Row]:
     """opacus' Renyi accountant, which clients of `PrivateFedAvg` keep, beside dp-accounting's at the same orders."""
     method = PrivateFedAvg(problem=TorchModule(module=partial(nn.Linear, 4, 3)), local_steps=12, batch_size=5)
     event = PoissonSampledDpEvent(method.rate(20), GaussianDpEvent(method.noise_multiplier))
-    ours, took = _cpu(lambda: method.per_round(20))
-    theirs, seconds = _cpu(lambda: renyi(lambda link, plan: event, RDPAccountant.DEFAULT_ALPHAS)(None, None, 12))  # type: ignore[arg-type]
-    setting = f"z=1, q=.25, 12 steps, delta=1e-5, beside {RENYI}"
-    return [
-        row(
-            "epsilon, DP-SGD", setting, [ours], "", peer=theirs, peer_name=RENYI, target="within .01",
-            met=abs(ours - theirs) < 0.01,
-        ),
-        row("CPU of epsilon, DP-SGD", setting, [1e3 * took], "ms", peer=1e3 * seconds, peer_name=RENYI),
-    ]  # fmt: skip
+    theirs = _cpu(lambda: renyi(lambda link, plan: event, RDPAccountant.DEFAULT_ALPHAS)(None, None, 12))  # type: ignore[arg-type]
+    return _both(
+        "epsilon, DP-SGD", "z=1, q=.25, 12 steps, delta=1e-5", RENYI, _cpu(lambda: method.per_round(20)), theirs, 0.01
+    )
 
 
 def _compared(name: str, case: Case, other: Other, by: str) -> list[Row]:
@@ -206,44 +226,21 @@ def _compared(name: str, case: Case, other: Other, by: str) -> list[Row]:
     took = []
     for _ in range(3):
         _forget()
-        took.append(1e3 * _cpu(lambda: case.defense().plan(case.layout, 10))[1])
-    theirs, seconds = _cpu(lambda: other(link, plan, rounds))
-    setting = f"z={case.noise:g}, {rounds} exchanges, delta=1e-5, beside {by}"
-    return [
-        row(
-            f"epsilon, {name}", setting, [ours], "", peer=theirs, peer_name=by, target="within .01",
-            met=abs(ours - theirs) < 0.01,
-        ),
-        row(
-            f"CPU of epsilon, {name}", setting, [t / len(plan.epsilon) for t in took], "ms", peer=1e3 * seconds,
-            peer_name=by,
-        ),
-    ]  # fmt: skip
+        took.append(_cpu(lambda: case.defense().plan(case.layout, 10))[1])
+    mine = ours, median(took) / len(plan.epsilon)
+    setting = f"z={case.noise:g}, {rounds} exchanges, delta=1e-5"
+    return _both(f"epsilon, {name}", setting, by, mine, _cpu(lambda: other(link, plan, rounds)), 0.01)
 
 
 def _sampled() -> list[Row]:
     """The known point: sigma 1, q .01, 10 000 rounds of Poisson sampling."""
-    setting, rows = "z=1, q=.01, T=1e4, delta=1e-5", []
     _forget()
-    ours, took = _cpu(lambda: epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01)))
-    for by, other in (
-        (LOSSES, _poisson_pld(1.0, 0.01)),
-        ("opacus, PRV", prv(1.0, 0.01)),
-    ):
-        theirs, seconds = _cpu(lambda other=other: other(None, None, 10_000))
-        # opacus is told to be within 2e-3, rounds on a grid, and returns its upper bound
-        rows.append(
-            row(
-                "epsilon under Poisson sampling", f"{setting}, beside {by}", [ours], "", peer=theirs, peer_name=by,
-                target="within .01", met=abs(ours - theirs) < 0.01,
-            )
-        )  # fmt: skip
-        rows.append(
-            row(
-                "CPU of epsilon under Poisson sampling", f"{setting}, beside {by}", [1e3 * took], "ms",
-                peer=1e3 * seconds, peer_name=by,
-            )
-        )  # fmt: skip
+    ours = _cpu(lambda: epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01)))
+    rows = []
+    # opacus is told to be within 2e-3, rounds on a grid, and returns its upper bound
+    for by, other in ((LOSSES, _poisson_pld(1.0, 0.01)), ("opacus, PRV", prv(1.0, 0.01))):
+        theirs = _cpu(partial(other, None, None, 10_000))
+        rows += _both("epsilon under Poisson sampling", "z=1, q=.01, T=1e4, delta=1e-5", by, ours, theirs, 0.01)
     return rows
 
 
@@ -281,41 +278,18 @@ def _literature() -> list[Row]:
 
 def _calibration() -> list[Row]:
     """The least noise for an epsilon, and the CPU time to find it."""
-    rows: list[Row] = []
-    cases: list[tuple[str, Sampler, int, dict[str, Callable[[], float]]]] = [
-        (
-            "epsilon 3, T=100, everybody in every round",
-            "full",
-            100,
-            {LOSSES: lambda: _calibrated(GaussianDpEvent, 100)},
-        ),
-        (
-            "epsilon 3, T=100, Poisson q=.1",
-            PoissonSampling(0.1),
-            100,
-            {
-                LOSSES: lambda: _calibrated(_a_tenth, 100),
-                "opacus, PRV": lambda: _opacus_noise(100, 0.1),
-            },
-        ),
+    everybody: dict[str, Callable[[], float]] = {LOSSES: lambda: _calibrated(GaussianDpEvent, 100)}
+    sampled = {LOSSES: lambda: _calibrated(_a_tenth, 100), "opacus, PRV": lambda: _opacus_noise(100, 0.1)}
+    cases: list[tuple[str, Sampler, dict[str, Callable[[], float]]]] = [
+        ("epsilon 3, T=100, everybody in every round", "full", everybody),
+        ("epsilon 3, T=100, Poisson q=.1", PoissonSampling(0.1), sampled),
     ]
-    for setting, sampler, rounds, peers in cases:
+    rows: list[Row] = []
+    for setting, sampler, peers in cases:
         _forget()
-        ours, took = _cpu(lambda s=sampler, r=rounds: calibrate(3.0, DELTA, r, s))
+        ours = _cpu(partial(calibrate, 3.0, DELTA, 100, sampler))
         for by, peer in peers.items():
-            theirs, seconds = _cpu(peer)
-            rows.append(
-                row(
-                    "noise multiplier", f"{setting}, beside {by}", [ours], "", peer=theirs, peer_name=by,
-                    target="within 1 %", met=abs(ours / theirs - 1) < 0.01,
-                )
-            )  # fmt: skip
-            rows.append(
-                row(
-                    "CPU of calibration", f"{setting}, beside {by}", [1e3 * took], "ms", peer=1e3 * seconds,
-                    peer_name=by,
-                )
-            )  # fmt: skip
+            rows += _both("noise multiplier", setting, by, ours, _cpu(peer), 0.01, relative=True)
     return rows
 
 
