@@ -8,10 +8,8 @@ alone, and each keeps the rows of the others.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +26,7 @@ from torch import nn
 
 from benchmarks.peers.accountants import CASES, DELTA, LOSSES, RENYI, Case, Other, prv, renyi
 from benchmarks.peers.noises import CLIENTS, DRAWS, noise
-from benchmarks.rows import Row, merge, row
+from benchmarks.rows import Row, clocked, cpu, row, run_parts
 from securefed._public import Public
 from securefed._sampling.discrete_distributions import discrete_gaussian_draws, skellam_draws
 from securefed._sampling.random_stream import SecureRandomStream
@@ -67,29 +65,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         "epsilons": lambda: [*_mechanisms(), *_sampled(), *_literature()],
         "calibration": _calibration,
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all: {', '.join(parts)}")
-    wanted = parser.parse_args(arguments).parts or list(parts)
-    if unknown := sorted(set(wanted) - set(parts)):
-        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(parts)}")
-    for part in wanted:
-        rows = parts[part]()
-        path = merge("privacy", rows)
-        for r in rows:
-            beside = f"  peer {r.peer:10.4g}  x {r.ratio:8.3g}" if r.peer is not None and r.ratio is not None else ""
-            print(f"{r.quantity:44} {r.setting:52} {r.ours:10.5g} {r.unit:14} {r.target or '':16} {r.met}{beside}")
-        print(path, flush=True)
-
-
-def _seconds(call: Callable[[], Any], runs: int = 5) -> list[float]:
-    """CPU seconds of each of `runs` calls, after one that is not counted."""
-    call()
-    return [_cpu(call)[1] for _ in range(runs)]
-
-
-def _cpu(call: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.process_time()
-    return call(), time.process_time() - start
+    run_parts("privacy", __doc__ or "", parts, arguments)
 
 
 def _samplers() -> list[Row]:
@@ -110,8 +86,8 @@ def _samplers() -> list[Row]:
         ),
     ):
         for variance in (4.0, 1e4, 1e12):
-            speeds = [DRAWS / s / 1e6 for s in _seconds(lambda d=draw, v=variance: d(v, DRAWS, stream))]  # type: ignore[misc]
-            theirs = DRAWS / median(_seconds(lambda p=peer, v=variance: p(v))) / 1e6  # type: ignore[misc]
+            speeds = [DRAWS / s / 1e6 for s in cpu(lambda d=draw, v=variance: d(v, DRAWS, stream), 5)]  # type: ignore[misc]
+            theirs = DRAWS / median(cpu(lambda p=peer, v=variance: p(v), 5)) / 1e6  # type: ignore[misc]
             ours = median(speeds)
             found = Row(
                 f"exact {name} draws", f"variance {variance:.0e}", ours, "M draws/s a core", len(speeds),
@@ -125,7 +101,7 @@ def _encoding() -> Row:
     layout = Layout((TensorSpec("x", (DRAWS,)),))
     defense = chain(clip(1.0), skellam(1.0), secure_aggregation())
     plan, value = defense.plan(layout, 100), {"x": np.random.default_rng(0).normal(size=DRAWS)}
-    times = [1e3 * s for s in _seconds(lambda: defense.encode(value, plan), 3)]
+    times = [1e3 * s for s in cpu(lambda: defense.encode(value, plan), 3)]
     return row("clip, rotate, round, noise", "N=100, d=1e6, Skellam", times, "ms CPU a client")
 
 
@@ -212,10 +188,9 @@ def _dp_sgd() -> list[Row]:
     """opacus' Renyi accountant, which clients of `PrivateFedAvg` keep, beside dp-accounting's at the same orders."""
     method = PrivateFedAvg(problem=TorchModule(module=partial(nn.Linear, 4, 3)), local_steps=12, batch_size=5)
     event = PoissonSampledDpEvent(method.rate(20), GaussianDpEvent(method.noise_multiplier))
-    theirs = _cpu(lambda: renyi(lambda link, plan: event, RDPAccountant.DEFAULT_ALPHAS)(None, None, 12))  # type: ignore[arg-type]
-    return _both(
-        "epsilon, DP-SGD", "z=1, q=.25, 12 steps, delta=1e-5", RENYI, _cpu(lambda: method.per_round(20)), theirs, 0.01
-    )
+    theirs = clocked(lambda: renyi(lambda link, plan: event, RDPAccountant.DEFAULT_ALPHAS)(None, None, 12))  # type: ignore[arg-type]
+    ours = clocked(method.per_round, 20)
+    return _both("epsilon, DP-SGD", "z=1, q=.25, 12 steps, delta=1e-5", RENYI, ours, theirs, 0.01)
 
 
 def _compared(name: str, case: Case, other: Other, by: str) -> list[Row]:
@@ -226,20 +201,20 @@ def _compared(name: str, case: Case, other: Other, by: str) -> list[Row]:
     took = []
     for _ in range(3):
         _forget()
-        took.append(_cpu(lambda: case.defense().plan(case.layout, 10))[1])
+        took.append(clocked(lambda: case.defense().plan(case.layout, 10))[1])
     mine = ours, median(took) / len(plan.epsilon)
     setting = f"z={case.noise:g}, {rounds} exchanges, delta=1e-5"
-    return _both(f"epsilon, {name}", setting, by, mine, _cpu(lambda: other(link, plan, rounds)), 0.01)
+    return _both(f"epsilon, {name}", setting, by, mine, clocked(lambda: other(link, plan, rounds)), 0.01)
 
 
 def _sampled() -> list[Row]:
     """The known point: sigma 1, q .01, 10 000 rounds of Poisson sampling."""
     _forget()
-    ours = _cpu(lambda: epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01)))
+    ours = clocked(lambda: epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01)))
     rows = []
     # opacus is told to be within 2e-3, rounds on a grid, and returns its upper bound
     for by, other in ((LOSSES, _poisson_pld(1.0, 0.01)), ("opacus, PRV", prv(1.0, 0.01))):
-        theirs = _cpu(partial(other, None, None, 10_000))
+        theirs = clocked(partial(other, None, None, 10_000))
         rows += _both("epsilon under Poisson sampling", "z=1, q=.01, T=1e4, delta=1e-5", by, ours, theirs, 0.01)
     return rows
 
@@ -287,9 +262,9 @@ def _calibration() -> list[Row]:
     rows: list[Row] = []
     for setting, sampler, peers in cases:
         _forget()
-        ours = _cpu(partial(calibrate, 3.0, DELTA, 100, sampler))
+        ours = clocked(partial(calibrate, 3.0, DELTA, 100, sampler))
         for by, peer in peers.items():
-            rows += _both("noise multiplier", setting, by, ours, _cpu(peer), 0.01, relative=True)
+            rows += _both("noise multiplier", setting, by, ours, clocked(peer), 0.01, relative=True)
     return rows
 
 

@@ -7,7 +7,6 @@ the same run.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.exchange import _forget
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, clocked, row, show, write
 from securefed._messages import SERVER, Message, PartyId
 from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import INDICATOR, Defense, Session, UploadContext, without_indicator
@@ -35,9 +34,7 @@ def main() -> None:
     beside = [row for path in PATHS for options in ({}, SPARSE) for row in _beside_its_stream(path, options)]
     rows = [*beside, *_verification(), *_critical_path({}), *_critical_path(SPARSE)]
     path = write("upload_path", rows)
-    for r in rows:
-        beside = f"  peer {r.peer:10.4g}  ratio {r.ratio:6.2f}" if r.peer is not None and r.ratio is not None else ""
-        print(f"{r.quantity:38} {r.setting:40} {r.ours:10.4g} {r.unit:14} {r.target or '':20} {r.met}{beside}")
+    show(rows)
     print(path)
 
 
@@ -153,9 +150,7 @@ def _layout(entries: int) -> Layout:
 
 
 def _ms(call: Callable[[], object]) -> float:
-    start = time.process_time()
-    call()
-    return (time.process_time() - start) * 1e3
+    return clocked(call)[1] * 1e3
 
 
 if __name__ == "__main__":
