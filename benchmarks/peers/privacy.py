@@ -1,14 +1,13 @@
 """Noise and its accounting: `python -m benchmarks.peers.privacy [samplers] [noise] [epsilons] [calibration]`.
 
 CPU time of a draw beside NumPy's generators (fast, but neither exact nor secret: they bound what can be had); a
-client's whole encoding; the noise that is left in decoded sums, as planned and with clients lost; every mechanism's
+client's whole encoding; the noise that is left in decoded sums (the tests lose clients, too); every mechanism's
 epsilon, and calibrated noise, beside dp-accounting's and opacus', with the CPU time that each takes. Parts can be run
 alone, and each keeps the rows of the others.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,34 +34,29 @@ from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import (
-    DiscreteGaussianLoss,
     PoissonSampling,
     Sampler,
-    SkellamLoss,
     accountant,
     calibrate,
     clip,
-    discrete_gaussian,
     distributed,
     epsilon_of,
     privacy_loss,
     skellam,
 )
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._simulation import sum_once
 from securefed.problems import TorchModule
 
 Timed = tuple[float, float]
 """A value, and the CPU seconds that it took."""
-MAKERS = {"Skellam": skellam, "discrete Gaussian": discrete_gaussian}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure and write `results/privacy.json`."""
     parts: dict[str, Callable[[], list[Row]]] = {
         "samplers": _samplers,
-        "noise": lambda: [_encoding(), *_variances(), *_dropouts()],
-        "epsilons": lambda: [*_mechanisms(), *_sampled(), *_literature()],
+        "noise": lambda: [_encoding(), *_variances()],
+        "epsilons": lambda: [*_mechanisms(), *_sampled()],
         "calibration": _calibration,
     }
     run_parts("privacy", __doc__ or "", parts, arguments)
@@ -151,29 +145,6 @@ def _both(
     ]
 
 
-def _dropouts() -> list[Row]:
-    """What protects where 3 of 10 are lost and one survivor colludes, whose share is one of seven alike."""
-    entries, rows = 100_000, []
-    for name, make in MAKERS.items():
-        defense = chain(clip(1.0), make(4.0, survivors=7, colluding=1), secure_aggregation(7))
-        layout, zeros = Layout((TensorSpec("x", (entries,)),)), {i: {"x": np.zeros(entries)} for i in range(10)}
-        claimed, other = dict(defense.plan(layout, 10).epsilon)[1], renyi(lambda link, plan: link)
-        found = []
-        for _ in range(3):
-            total = sum_once(defense, layout, zeros, drop=lambda stage, party: stage == "upload" and party < 3)
-            assert len(total.survivors) == 7
-            noise = math.sqrt(float(total.total["x"].var()) * 6 / 7)
-            found.append(other(GaussianDpEvent(noise), defense.plan(layout, 10), 1))
-        rows.append(
-            row(
-                f"epsilon of the noise that is left, {name}", "z=4, 3 of 10 lost, 1 of 7 survivors colludes, d=1e5",
-                found, "", peer=claimed, peer_name="claimed by the plan",
-                target="<= claimed + .01", met=max(found) <= claimed + 0.01,
-            )
-        )  # fmt: skip
-    return rows
-
-
 def _mechanisms() -> list[Row]:
     """Every mechanism's epsilon as its plan states it; where its releases are Gaussian, also by a second peer."""
     rows = _dp_sgd()
@@ -226,29 +197,6 @@ def _poisson_pld(noise: float, rate: float) -> Other:
         return float(accountant.get_epsilon(DELTA))
 
     return epsilon
-
-
-def _literature() -> list[Row]:
-    """Integer noise at scale 64, beside the Gaussian that it stands for."""
-    theirs = renyi(lambda link, plan: GaussianDpEvent(10.0))(None, None, 100)  # type: ignore[arg-type]
-    rows = []
-    for name, loss in (
-        ("Skellam", SkellamLoss(64**2, 1, 640.0**2)),
-        ("50 discrete Gaussians", DiscreteGaussianLoss(64**2, 1, 640.0**2 / 50, 50)),
-    ):
-        ours = loss.epsilon(100)
-        found = row(
-            f"epsilon, {name}",
-            "z=10, T=100, scale 64, delta=1e-5",
-            [ours],
-            "",
-            peer=theirs,
-            peer_name="dp-accounting, Renyi, Gaussian noise",
-            target="within .03",
-            met=abs(ours - theirs) < 0.03,
-        )
-        rows.append(found)
-    return rows
 
 
 def _calibration() -> list[Row]:

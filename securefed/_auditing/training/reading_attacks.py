@@ -156,9 +156,9 @@ def learn_labels(inputs: AttackInputs) -> Callable[[AttackInputs], list[Reconstr
     # simulating the members of a sum takes one run of the step for each of them: len(inputs.rows)
     affordable = int(_LEARNING * inputs.budget.remaining / max(facts.seconds * len(inputs.rows), 1e-6))
     if affordable < _FEWEST:
-        raise TranscriptError(
-            f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left; "
-            f"{inputs.ask_for(_FEWEST * facts.seconds * len(inputs.rows) / _LEARNING)}"
+        raise inputs.too_little_time(
+            f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left",
+            _FEWEST * facts.seconds * len(inputs.rows) / _LEARNING,
         )
     shifts, counts = [], []
     for number in range(min(_SIMULATED, affordable)):
