@@ -1,7 +1,7 @@
 """Read rows from the gradient of a layer whose outputs are active above thresholds of one direction.
 
-Bin j holds the rows x with t_j < g x <= t_{j+1}; the last one holds all rows above its threshold, and rows below t_1 are
-in no bin. Under the weights of `trap_network` neighbouring outputs differ by the rows of a bin: (gW_j - gW_{j+1}) /
+Bin j holds the rows x with t_j < g x <= t_{j+1}; the last one holds all rows above its threshold, and rows below t_1
+are in no bin. Under the weights of `trap_network` neighbouring outputs differ by the rows of a bin: (gW_j - gW_{j+1}) /
 (gb_j - gb_{j+1}) is the row, if the bin holds one, else a mean of its rows weighted by their slopes (Fowl et al. 2022,
 Robbing the Fed, (3)). `TrapWeights` calls this on each message that it observes.
 """

@@ -1,7 +1,7 @@
 """Choose the parametrisation of S, and the number of first messages, for a fit of a simulated FAPS client.
 
 `client_fit` asks this before it varies S until a simulated client sends the observed messages. Each message gives
-features x rank equations. Few rounds are easier to fit, since errors of the S at which the fit starts grow from round to
+features x rank equations. Few rounds are easier to fit, since errors of the starting S grow from round to
 round; many rounds determine S better. Only rounds whose beta the attacker can compute are read: beta is beta_scale
 times the largest eigenvalue of S until the client raises it. S and the messages are in units of that eigenvalue. The
 package's head has the symbols.
