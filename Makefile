@@ -65,7 +65,7 @@ types: $(READY)  ## Static types of the installed package
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --target build/types . 2>/dev/null || $(BIN)/pip install --quiet --no-deps --target build/types .
 	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml -p securefed
 
-bench: $(READY)  ## Benchmarks against the peers (installs pfl-research and breaching beside, in .venv-pfl and .venv-breaching)
+bench: $(READY)  ## Benchmarks against the peers (installs pfl-research beside, in .venv-pfl)
 	$(BIN)/python -m benchmarks
 
 reproduce: $(READY)  ## The papers' figures beside ours, kept as JSON; `make docs` shows them (REPRODUCE_ARGS=--quick: 5 minutes)
@@ -83,4 +83,4 @@ nightly: $(READY)  ## Fresh schedules, cases, mutants, fuzzers and soaks with ki
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.nightly $(NIGHTLY_ARGS)
 
 clean:  ## Remove everything the other targets made
-	rm -rf docs/generated $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/ledger/quick-results
+	rm -rf docs/generated $(VENV) .venv-pfl build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/ledger/quick-results

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -32,14 +33,58 @@ class Row:
 
 
 def timed(call: Callable[[], object], runs: int = 5) -> list[float]:
-    """Seconds of each of `runs` calls, after one that is not counted."""
-    call()
+    """Seconds on the wall of each of `runs` calls, after one that is not counted."""
+    return _timed(call, runs, time.perf_counter)
+
+
+def cpu(call: Callable[[], object], runs: int = 1) -> list[float]:
+    """CPU seconds of all threads of each of `runs` calls, after one that is not counted."""
+    return _timed(call, runs, time.process_time)
+
+
+def _timed(call: Callable[[], object], runs: int, clock: Callable[[], float]) -> list[float]:
     out = []
-    for _ in range(runs):
-        start = time.perf_counter()
+    for _ in range(runs + 1):
+        start = clock()
         call()
-        out.append(time.perf_counter() - start)
-    return out
+        out.append(clock() - start)
+    return out[1:]
+
+
+def clocked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """What a call returns, and the CPU seconds that it took."""
+    start = time.process_time()
+    result = call(*arguments)
+    return result, time.process_time() - start
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print rows as they stand."""
+    for r in rows:
+        beside = f"  {r.peer_name} {r.peer:.4g}" if r.peer is not None else ""
+        beside += f"  x {r.ratio:.4g}" if r.ratio is not None else ""
+        met = "" if r.met is None else f"  {r.target}: {'met' if r.met else 'MISSED'}"
+        print(f"{r.quantity:44} {r.setting:56} {r.ours:10.4g} {r.unit:14}{beside}{met}", flush=True)
+
+
+def run_parts(name: str, document: str, parts: Mapping[str, Callable[[], list[Row]]], arguments: Sequence[str]) -> None:
+    """Measure the parts that the command line names, all by default; each keeps the rows of the others.
+
+    Args:
+        name: of the results.
+        document: what `--help` says.
+        parts: what measures each.
+        arguments: of the command line.
+    """
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all: {', '.join(parts)}")
+    wanted = parser.parse_args(arguments).parts or list(parts)
+    if unknown := sorted(set(wanted) - set(parts)):
+        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(parts)}")
+    for part in wanted:
+        rows = parts[part]()
+        show(rows)
+        print(merge(name, rows), flush=True)
 
 
 def row(quantity: str, setting: str, ours: Sequence[float], unit: str, **rest: object) -> Row:

@@ -38,7 +38,8 @@ class ConfigError(SecureFedError, ValueError):
 class DataError(SecureFedError, ValueError):
     """Data that no algorithm can work on: empty, not finite, of the wrong shape or width.
 
-    What to do: mend the data that the message names: no empty clients, no NaN, the same columns everywhere.
+    What to do: mend the data that the message names: no empty clients, no NaN, the same columns everywhere. An update
+    has the names, shapes and types of the terms; the same request can then be answered again.
     """
 
 
@@ -139,8 +140,8 @@ class RolledBackError(StorageError):
 class LedgerLost(StorageError):
     """The ledger that records the uses of a client's data is not where it is expected.
 
-    What to do: restore the ledger, or let its operator make a new one that states at least what may have been
-    spent.
+    What to do: restore its newest copy, or let its operator make a new one (`securefed ledger create`) that states at
+    least what may have been spent; a new one knows no earlier sum.
     """
 
 
@@ -223,7 +224,9 @@ class AuthenticationError(MessageRefused):
 class ContradictionError(MessageRefused):
     """A request contradicts or repeats an earlier one, or asks for data that must stay apart.
 
-    What to do: do not answer. A server that asks twice is broken, restored from a backup, or hostile.
+    What to do: do not answer a server that asks twice; it is broken, restored from a backup, or hostile. Where the
+    message names the base, give the model as it arrived (training changes a network's own tensors, so clone it), ask
+    the same clients as before, or begin from another model.
     """
 
 
@@ -289,7 +292,8 @@ class ClientOut(ProtocolError):
 class ClientDeclines(ProtocolError):
     """A client takes no further part in a run, because it sat out of too many exchanges.
 
-    What to do: read that client's log, mend what made it sit out, and start a new run.
+    What to do: read that client's log, mend what made it sit out, and start a new run; `securefed ledger absences`
+    raises the limits of all runs.
     """
 
 
@@ -332,5 +336,6 @@ class BudgetSpent(ProtocolError):
 class RoundVoid(ProtocolError):
     """A round could not be completed in the allowed number of attempts.
 
-    What to do: find out why clients are lost or sit out (`void` and `refusals` say), then open the round again.
+    What to do: find out why clients are lost or sit out (`void` and `refusals` say, and a client's own log), wait until
+    as many as the threshold are there, then open the round again with them. Where fewer stay for good, make new terms.
     """

@@ -1,4 +1,4 @@
-"""The code of docs/protect-your-loop.md runs as it is printed, and its table names the errors that there are."""
+"""The code of docs/protect-your-loop.md runs as it is printed, and it names the errors that there are."""
 
 from __future__ import annotations
 
@@ -82,11 +82,9 @@ def test_the_mean_of_the_printed_program_is_the_weighted_mean_of_the_clients(
         assert value.double().numpy() == pytest.approx(expected[name].numpy(), abs=1e-4)
 
 
-def test_every_error_that_the_parties_raise_is_in_the_table() -> None:
-    table = PAGE[PAGE.index("## Errors, by name") :]
-    named = {
-        name for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE) for name in re.findall(r"\w+", row)
-    }
+def test_every_error_that_the_parties_raise_is_on_the_page() -> None:
+    section = PAGE.partition("## Errors, by name")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([A-Z]\w+)`", section))
     raised = set()
     for party in (SumTerms.like, SumTerms.from_bytes, SumClient, SumClient.receive, SumServer, SumServer.open):
         raised |= set(re.findall(r"\b[A-Z]\w+\b(?=[\w, ]*: )", (party.__doc__ or "").partition("Raises:")[2]))

@@ -111,8 +111,7 @@ def test_three_hospitals_sum_files_and_one_is_lost() -> None:
 def test_ranks_with_masked_gradients_train_as_in_plain_ddp() -> None:
     shown = start(*command_of("ddp"))
     assert len(shown.splitlines()) == 2
-    for page in ("examples/ddp/README.md", "docs/tutorials/ddp.md"):
-        assert shown in (ROOT / page).read_text()
+    assert shown in (EXAMPLES / "ddp" / "README.md").read_text()
 
 
 @pytest.mark.exhaustive

@@ -1,16 +1,9 @@
 """Read rows from the gradient of a layer whose outputs are active above thresholds of one direction.
 
-A dishonest server broadcasts weights (`trap_network`) under which all outputs j = 1..H of a ReLU layer compute the same
-projection g x of a row x and differ in their threshold t_1 < ... < t_H alone. The slope s of a row is the derivative of
-its loss by an active output before the ReLU; it is the same at all outputs. The sum of all clients' gradients is
-
-    gW_j = sum over rows with g x > t_j of s x,    gb_j = sum over the same rows of s.
-
-Bin j holds the rows with t_j < g x <= t_{j+1}; bin H holds all rows above t_H, and rows below t_1 are in no bin.
-Neighbouring outputs differ by its rows: (gW_j - gW_{j+1}) /
+Bin j holds the rows x with t_j < g x <= t_{j+1}; the last one holds all rows above its threshold, and rows below t_1
+are in no bin. Under the weights of `trap_network` neighbouring outputs differ by the rows of a bin: (gW_j - gW_{j+1}) /
 (gb_j - gb_{j+1}) is the row, if the bin holds one, else a mean of its rows weighted by their slopes (Fowl et al. 2022,
-Robbing the Fed, (3)).
-`TrapWeights` calls this on each message that it observes.
+Robbing the Fed, (3)). `TrapWeights` calls this on each message that it observes.
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@
 
 A client of PPGL sends gamma w and gamma, its graph w (edges,) times a weight gamma = 1 / (||w_i - c|| + eps) that falls
 with the distance of the graph w_i, which it had before the round, from the consensus c that the server broadcasts. A
-server that chooses c weighs the clients of a sum as it likes: N such sums with N different weightings hold N graphs. It
-does so in three steps.
+server that chooses c weighs the clients of a sum as it likes: N sums with N weightings hold N graphs.
 
-1. One round has a consensus so high that no edge reaches weight 0. All gamma are 1/N in it: PPGL's clients begin with
-   that weight, since their graphs are alike then. Each graph is nearly affine in the client's distances z, and the
-   mean graph m gives their mean. The server tells the clients that this round counted them, and of no later one, so
-   that every later round begins at the same graphs w_i = m + x_i.
+1. One round has a consensus so high that no edge reaches weight 0. All gamma are 1/N in it, and the mean graph m gives
+   the mean of the clients' distances z. The server tells the clients that this round counted them, and of no later one,
+   so that every later round begins at the same graphs w_i = m + x_i.
 2. With c = m + R u for a unit vector u and a large R, gamma is a series in x / R, where A = R + eps:
 
        gamma = 1/A + u x / A^2 + [(1 + A / 2R) (u x)^2 - A / 2R |x|^2] / A^3 + ...
@@ -18,10 +16,9 @@ does so in three steps.
 
        K1_j = sum (e_j x_i) y_i,      K3_j = sum (a x_i) (e_j x_i) y_i,
 
-   where y_i is the difference of client i's graph after the round from that of a client with the mean distances. It
-   is nearly the same in all these rounds: no edge is at 0, and the derivative of a graph by the distances changes with
-   c by less than a thousandth. So one y_i, and the slope of one round, serve all. A row with 1 in place of e_j x_i,
-   and a column with 1 in place of y_i, are known too, since the x_i sum to 0. With them K1 = P' Y and
+   where y_i is the difference of client i's graph after the round from that of a client with the mean distances, nearly
+   the same in all these rounds. A row with 1 in place of e_j x_i, and a column with 1 in place of y_i, are known too,
+   since the x_i sum to 0. With them K1 = P' Y and
    K3 = P' diag(a x_i) Y with N x N matrices P, so that K3 K1^+ has the clients' columns of P' as eigenvectors. These
    give Y (Jennrich's algorithm), and the derivative of a simulated graph turns Y into distances.
 3. The series are cut off, and where the a x_i are nearly alike that error grows: the differences of the clients'

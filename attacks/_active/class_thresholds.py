@@ -1,26 +1,17 @@
 """Read rows of many clients out of sums of a linear classifier's gradients, with classes as thresholds of a direction.
 
-A dishonest server broadcasts a model of its choice, with logits z_c = k (c g x - t_1 - ... - t_c), c = 0..C - 1, for a
-row x, a random direction g, thresholds t_1 < ... < t_C-1 and a large k, the sharpness. Since z_c - z_c-1 is
-k (g x - t_c), softmax predicts class c for rows with t_c < g x < t_c+1, with probability one. With p the predicted
-probabilities and y the label as a unit vector, the gradient sum_rows (p - y) x^T of the weights has as its row c
+The server broadcasts logits z_c = k (c g x - t_1 - ... - t_c), c = 0..C - 1, for a row x, a random direction g,
+thresholds t_1 < ... < t_C-1 and a large k: softmax then predicts class c for rows with t_c < g x < t_c+1, with
+probability one, and the gradient of the weights has as its row c
 
     (sum of the rows x in that interval) - (sum of the rows x of label c),
 
-and the bias the numbers of the same rows. The second term does not depend on the thresholds: a first broadcast with all
-thresholds above every row predicts class 0 for all rows and shows it, and the server subtracts it from later rounds.
-Summed over the classes from c on, the first term is the sum of all rows above t_c. An interval that holds one row gives
-that row exactly. Each further round divides the intervals that hold several rows. Logistic regression has one logit,
-k (g x - t_1), whose gradient is directly (sum of the rows above t_1) - (sum of the rows of label 1).
-
-Clients with a memory are attacked alike: the server claims after every round that its sum counted no client, and each
-client then returns to the memory that it had before. Clients of FLAME start their steps at a model w^0 of their own,
-and the broadcast w pulls them, so that step h is made at w^0 + s_h (w - w^0) with public s_h: for large k a classifier
-with the same thresholds. The gradient at w^0 is in all messages alike, and the subtraction of the first one removes it.
-
-An audit's `DeviatingServer` runs the attack: it sends the broadcasts that `play` yields, and gives it the messages.
-
-Source: the thresholds of Fowl et al. 2022 (Robbing the Fed, arXiv 2110.13057), for a model without a hidden layer.
+the bias the numbers of the same rows. A first broadcast with all thresholds above every row shows the second term,
+which is subtracted from later rounds. An interval that holds one row gives that row exactly, and each further round
+divides the intervals that hold several. Logistic regression has one threshold. Clients with a memory are attacked
+alike, as the server claims after every round that its sum counted no client; FLAME's clients are pulled from a model
+w^0 of their own by public shares, which keeps the thresholds. Source: the thresholds of Fowl et al. 2022 (Robbing the
+Fed, arXiv 2110.13057), for a model without a hidden layer.
 """
 
 from __future__ import annotations

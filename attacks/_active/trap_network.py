@@ -1,29 +1,22 @@
 """Choose weights of a network with a fully connected ReLU layer such that one message tells rows of many clients apart.
 
-A dishonest server broadcasts these weights in place of the trained ones (`trap_weights`), and clients send gradients
-computed at them. With h what enters the layer for a row x (h = x, or b plus pooled pixels of x behind convolutions, see
-`layer_inputs`), a direction g, thresholds t_1 < ... < t_H and a scale k > 0, the network computes
+With h what enters the layer for a row x (h = x, or b plus pooled pixels of x behind convolutions, see `layer_inputs`),
+a direction g, thresholds t_1 < ... < t_H and a scale k > 0, the network computes
 
     layer 1:      u_j = ReLU(k (g (h - b) - t_j)),                j = 1..H: all outputs measure the same projection
-    between:      v = u_1 + ... + u_H in one unit, which later layers pass on; all other units are 0. A network without
-                  layers between adds up the u_j in its logits, which comes to the same
+    between:      v = u_1 + ... + u_H in one unit, which later layers pass on; all other units are 0
     logits:       z_c = a_c v + M [c = L],    a_L = 0, a_c = slope * code_c > 0 for the other classes c.
 
-The margin M is so large, and slope and v are so small, that every row is predicted as class L: softmax(z) = e_L. For a
-row of class y the derivative of its cross entropy by every active pre-activation of layer 1 is thus the number
+The margin M is so large, and slope and v are so small, that every row is predicted as class L. For a row of class y the
+derivative of its loss by every active output of layer 1, which this project calls the row's slope, is thus
 
     s(y) = sum_c a_c (softmax(z)_c - [c = y]) = a_L - a_y = -slope * code_y,
 
-which this project calls the row's slope. It depends on the label alone, not on the row's entries. The gradients of
-layer 1, gW_j = sum of s(y) h and gb_j = sum of s(y), each over the rows with g (h - b) > t_j, therefore differ from
-output j to output j + 1 by the rows between two thresholds, which `bin_reading` reads. The codes are one number per
-class such that no sum of several codes equals a code (`bin_reading.label_codes`). Rows of class L have slope 0; a
-second broadcast with another L reads those.
-
-The weights work for plain ReLU networks, and for networks of any kind behind a first linear layer, a ReLU and a second
-linear layer (`model_behind`). `TrapNetwork.works` tests that on rows that the server makes up.
-Source: Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057), (3); the codes and the fixed prediction are this
-package's.
+a number that depends on the label alone. The gradients gW_j = sum of s(y) h and gb_j = sum of s(y), each over the rows
+with g (h - b) > t_j, therefore differ from output j to output j + 1 by the rows between two thresholds. No sum of
+several codes equals a code (`bin_reading.label_codes`). Rows of class L have slope 0; a second broadcast with another L
+reads those. `TrapNetwork.works` tests the weights on rows that the server makes up. Source: Fowl et al. 2022, Robbing
+the Fed (arXiv 2110.13057), (3); the codes and the fixed prediction are this package's.
 """
 
 from __future__ import annotations

@@ -1,27 +1,14 @@
 """Read rows of many clients out of sums, with trap weights in a fully connected ReLU network.
 
-The server broadcasts weights that no training would reach: output j of the first layer computes ReLU(k (g x - t_j)),
-for all outputs the same projection g x of a row x, at rising thresholds t_1 < t_2 < ... (`trap_network`). The sum of
-all clients' gradients of this layer's weight and bias is then
-
-    gW_j = sum of s x,   gb_j = sum of s,   each over the rows with g x > t_j, s the row's slope,
-
-and neighbours differ by the rows between two thresholds, a bin: (gW_j - gW_j+1) / (gb_j - gb_j+1) is the row itself
-where a bin holds one, otherwise a weighted mean of its rows (`bin_reading`). Each further round takes another direction
-g, and thresholds where the rows found so far say that rows lie.
-
-A row's slope is the derivative of its loss by an active output before the ReLU. The weights of the later layers make it
-depend on the row's label alone: it is a unit, the same for all rows, times the code of the label. Codes are numbers
-(1 to 1.9) of which no sum of several is a code, so that a bin's slope, the difference of the gb, shows whether the bin
-holds one row, and of which label. Rows of one label, which the weights predict for every row, have slope 0 and show in
-no bin; that label changes from round to round.
-
-Behind convolutions x is what enters the first fully connected layer, less a constant offset b (`LayerInputs`). An audit
-with `active=True` drives `TrapWeights.play`, a generator: it yields a broadcast and is resumed with the round that the
-server observed (`chosen_broadcasts`).
-
-Source: Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057). There the server inserts the layer; here it uses the
-network's own first layer, so that names and shapes are those that the clients agreed to.
+Every output of the first layer looks at the same projection of a row, at rising thresholds (`trap_network`). So the
+summed gradients of neighbouring outputs differ by the rows between two thresholds, a bin: the ratio of the weight's and
+the bias's difference is the row itself where a bin holds one, otherwise a weighted mean of its rows (`bin_reading`).
+The bias's difference shows whether the bin holds one row, and of which label; rows of the label that the weights
+predict show in no bin, so that label changes from round to round. Each further round takes another direction, and
+thresholds where the rows found so far say that rows lie. An audit with `active=True` drives `TrapWeights.play`, a
+generator: it yields a broadcast and is resumed with the round that the server observed (`chosen_broadcasts`). Source:
+Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057). There the server inserts the layer; here it uses the network's own
+first layer, so that names and shapes are those that the clients agreed to.
 """
 
 from __future__ import annotations

@@ -1,20 +1,11 @@
 """Choose the points at which a search for the clients' distances behind sums of graph learning starts.
 
-`distance_fit` fits from one point of `starting_points` after the other. Clients learn a graph whose vertices are the
-columns of their rows. Client i, with N_i rows, computes the weights w_i of the edges (pairs of vertices) from
-z_i / N_i alone, z_i being the squared distances between the columns of each edge. In PPGL it sends
-[gamma_i w_i, gamma_i] with a weight gamma_i that falls with the distance of w_i from the broadcast consensus graph; in
-IGL it sends only its objective, one number. The attacker observes sums over the members, the clients whose sum a
-message is. The unknowns are the members' z_i / N_i, (members, edges).
-
-Their mean is easy to find. In the first round all gamma_i are 1 / N, N the number of clients: a client computes gamma_i
-from its last graph, before its local steps, and has none yet. So the sum shows the mean of the graphs. The
-pooled distances p are those of one client with this graph (`pooled`): after one local step p is the mean of the
-z_i / N_i on all edges where no weight is 0, after more steps roughly.
-
-The members' differences from p are drawn at random, since a search cannot begin with equal members: to first order
-in differences that sum to 0 the members' messages change by amounts that sum to 0, so that equal members are a
-stationary point of the residual.
+The unknowns are the members' z_i / N_i, (members, edges) (`distance_fit` has the symbols). Their mean is easy to find:
+in the first round all weights gamma_i are 1 / N, since a client computes gamma_i from its last graph and has none yet,
+so that the sum shows the mean of the graphs, and the pooled distances p are those of one client with this graph
+(`pooled`): after one local step p is the mean of the z_i / N_i on all edges where no weight is 0, after more steps
+roughly. The members' differences from p are drawn at random: equal members are a stationary point of the residual,
+since to first order their messages change by amounts that sum to 0.
 """
 
 from __future__ import annotations

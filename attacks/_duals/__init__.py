@@ -1,9 +1,20 @@
 """Attacks that recover Gram matrices from the iterates and dual variables of consensus PCA (FedPG, FedPE).
 
-In consensus PCA (federated PCA by ADMM) client i with rows A_i^T and Gram matrix S_i = A_i A_i^T keeps a basis U_i,
-(features, rank), and a dual variable Y_i of the constraint U_i = Z (in FedPE also T_i, of the constraint that U_i is
-orthonormal). It sends U_i + Y_i / rho, where rho is a public penalty, and the server broadcasts the mean Z of these
-messages. Importing this package registers its attacks.
+FedPG and FedPE are federated PCA by consensus ADMM; equation numbers are those of their paper (`fedpca_grassmann`), and
+norms of matrices are Frobenius norms. Client i has rows A_i^T and S_i = A_i A_i^T, over the number of rows where the
+algorithm normalises. It keeps an iterate U_i and a dual variable Y_i of the constraint U_i = Z, both (features, rank),
+with Z the server's consensus and rho a public penalty. It starts at U_i = orth(Z), Y_i = 0. In a round
+
+    it receives Z, and makes local steps from U_i that decrease the augmented Lagrangian                        (6)
+        f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + <T_i, h(U)> + rho/2 ||h(U)||^2,  f_i(U) = ||(I - U U^T) A_i||^2;
+    it sends M_i = U_i + Y_i / rho, and the server sets Z+ = mean of the M_i                                     (8)
+    it sets Y_i <- Y_i + rho (U_i - Z+) = rho (M_i - Z+)                                                        (9)
+    it sets T_i <- T_i + rho h(U_i)                                                                            (10)
+
+FedPE alone has the terms in h(U) = max(0, U^T U - I)^2, entry by entry (4); T_i, (rank, rank), is their multiplier and
+starts at 0. FedPG keeps U_i orthonormal by a QR decomposition after each step, so that T_i = 0. Its messages are the
+same for S_i and S_i + c I, since (I - U U^T) c U = 0; FedPE's are not. M and Z stand under the names `POINT` and
+`BASIS`. Importing this package registers its attacks.
 """
 
 from __future__ import annotations

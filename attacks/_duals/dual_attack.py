@@ -1,13 +1,10 @@
 """Recover one client's Gram matrix S from its messages in FedPG or FedPE: the common base class of the two attacks.
 
-FedPG and FedPE are federated PCA by consensus ADMM. Client i has rows A_i^T and S = A_i A_i^T; where the algorithm
-normalises, S stands for A_i A_i^T over the number of rows. In round k the client sends M_k = U_k + Y_k / rho, its
-iterate U_k, (features, rank), plus its scaled dual variable Y_k. The next broadcast Z_{k+1} gives the dual variable of
-the next round, Y_{k+1} = rho (M_k - Z_{k+1}), and its message then gives U_{k+1} = M_{k+1} - Y_{k+1} / rho
-(`observed_steps`). A subclass solves the local steps from one U to the next for S, or fits S to them; this class
-decides whether a view (the messages that the attacker observes) allows that and reports the result. A client starts at
-U = Z and Y = 0, which the attacker knows, so its first message already gives a step: k rounds in which the client takes
-part give k steps. One step says nothing about U^T S U (`elimination_too_large`), so the attack needs two.
+The client's iterates and duals follow from its messages and the broadcasts (`observed_steps`). A subclass solves the
+local steps from one U to the next for S, or fits S to them; this class decides whether a view (the messages that the
+attacker observes) allows that and reports the result. A client starts at U = Z and Y = 0, which the attacker knows, so
+that k rounds in which it takes part give k steps. One step says nothing about U^T S U (`elimination_too_large`), so the
+attack needs two.
 """
 
 from __future__ import annotations

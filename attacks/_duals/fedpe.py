@@ -1,15 +1,13 @@
 """Recover a client's Gram matrix S from its messages in FedPE.
 
-FedPE is federated PCA by consensus ADMM. Client i has rows A_i^T and S = A_i A_i^T, (features, features), divided by
-the number of rows where the algorithm normalises. The client's iterate U, (features, rank), the dual variable Y of
-U = Z and the multiplier T of U^T U <= I follow from its messages (`observed_steps`). Its local step is
+The client's iterate U, dual variable Y and multiplier T follow from its messages (`observed_steps`). Its local step is
 
     U+ = U - eta [grad f(U) + Y + rho (U - Z) + U (G + G^T)],   grad f(U) = -4 S U + 2 S U A + 2 U (U^T S U),
 
-with A = U^T U, Z the broadcast consensus, and, all entry by entry, B = max(0, A - I) and G = 2 T B + 2 rho B^3. All but
-grad f is known, so one local step gives grad f(U), which is linear in S. With U = Q R, Q orthonormal, its part outside
-the span of U gives (I - Q Q^T) S Q exactly. The part inside gives equations for Q^T S Q, which become empty as A
-approaches I. S follows by `elimination`. Several local steps are simulated, and S is fitted to them.
+with A = U^T U and, entry by entry, B = max(0, A - I) and G = 2 T B + 2 rho B^3. All but grad f is known, so one local
+step gives grad f(U), which is linear in S. With U = Q R, Q orthonormal, its part outside the span of U gives (I - Q
+Q^T) S Q exactly. The part inside gives equations for Q^T S Q, which become empty as A approaches I. S follows by
+`elimination`. Several local steps are simulated, and S is fitted to them. The package's head has the other symbols.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """Recover a client's Gram matrix S from its messages in FedPG.
 
-FedPG is federated PCA by consensus ADMM. Client i has rows A_i^T and S = A_i A_i^T, (features, features), divided by
-the number of rows where the algorithm normalises. The client's iterate U, orthonormal (features, rank), and dual
-variable Y follow from its messages M = U + Y / rho (`observed_steps`). Its local step is the Riemannian one
-
-    U+ = QR(U - eta g),   g = (I - U U^T) [-2 S U + Y - rho Z],
-
-with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S.
-`elimination` finds the rest of S U, which is U (U^T S U), from many rounds together, as S is symmetric: for two rounds
-k and l, U_k^T S U_l is the transpose of U_l^T S U_k. Then S follows. With several steps, the steps are simulated and S
-is fitted to them. FedPG's messages are the same for S and S + c I, since (I - U U^T) c U = 0. So c follows from a
-constant diagonal; else it is the least at which S is positive semidefinite, which gives a low rank.
+The client's iterate U and dual variable Y follow from its messages (`observed_steps`). Its local step is the Riemannian
+one, U+ = QR(U - eta g) with g = (I - U U^T) [-2 S U + Y - rho Z]. With one local step, U and U+ give g, and so (I - U
+U^T) S U, which is linear in S. `elimination` finds the rest of S U, which is U (U^T S U), from many rounds together, as
+S is symmetric: for two rounds k and l, U_k^T S U_l is the transpose of U_l^T S U_k. Then S follows. With several steps,
+the steps are simulated and S is fitted to them. The multiple of I that the messages leave open follows from a constant
+diagonal; else it is the least at which S is positive semidefinite, which gives a low rank. The package's head has the
+symbols.
 """
 
 from __future__ import annotations

@@ -1,29 +1,9 @@
 """Recover each client's Gram matrix S_i from sums of FedPG's or FedPE's messages, by one fit of all clients.
 
-FedPG and FedPE are federated PCA by consensus ADMM; equation numbers are those of their paper (`fedpca_grassmann`), and
-norms of matrices are Frobenius norms.
-Client i has the rows A_i^T and S_i = A_i A_i^T. It keeps an iterate U_i and a dual variable Y_i of the constraint
-U_i = Z, both (features, rank), with Z the server's consensus. It starts at U_i = orth(Z), Y_i = 0. In a round
-
-    it receives Z, and makes local steps from U_i that decrease the augmented Lagrangian                        (6)
-        f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + <T_i, h(U)> + rho/2 ||h(U)||^2,  f_i(U) = ||(I - U U^T) A_i||^2;
-    it sends M_i = U_i + Y_i / rho, and the server sets Z+ = mean of the M_i                                     (8)
-    it sets Y_i <- Y_i + rho (U_i - Z+) = rho (M_i - Z+)                                                        (9)
-    it sets T_i <- T_i + rho h(U_i)                                                                            (10)
-
-FedPE alone has the terms in h(U) = max(0, U^T U - I)^2, entry by entry (4), which penalise columns that are not
-orthonormal; T_i, (rank, rank), is the multiplier of the constraint h(U_i) <= 0 and starts at 0. FedPG keeps U_i
-orthonormal by a QR decomposition after each step, so that h(U_i) = 0 and T_i = 0.
-
-Up to constants, <Y_i, U - Z> + rho/2 ||U - Z||^2 is <Y_i - rho Z, U> + rho/2 ||U||^2; so the steps depend on Y_i and Z
-through Y_i - rho Z. If S_i becomes S_i + c I, f_i(U) changes by c (features - rank) at every orthonormal U: FedPG's
-steps do not show c. FedPE's do, as its U is not orthonormal.
-
-A sum of messages gives no single U_i. But each client's messages are a known function of S_i and of the broadcasts,
-and a non-linear one, so that the sums depend on every S_i. All clients are therefore simulated from the first round on,
-and their S_i fitted to the sums together, which presumes the same clients in every round. The attack `JointDuals`
-states this problem; its base `JointAttack` calls the methods here, solves the problem by Levenberg-Marquardt and
-reports the sum of the S_i. Messages hold M_i under the name `POINT`, broadcasts Z under the name `BASIS`.
+A sum of messages gives no single U_i. But each client's messages are a known function of S_i and of the broadcasts, and
+a non-linear one, so that the sums depend on every S_i. All clients are simulated from the first round on, and their S_i
+fitted to the sums together by Levenberg-Marquardt (`JointAttack`), which presumes the same clients in every round. The
+steps depend on Y_i and Z through Y_i - rho Z. The package's head has the symbols.
 """
 
 from __future__ import annotations

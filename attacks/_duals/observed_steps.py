@@ -1,20 +1,11 @@
 """Compute a client's iterates and dual variables in FedPG or FedPE from its messages.
 
-FedPG and FedPE are federated PCA by consensus ADMM; the attacks on single clients (`dual_attack`) and on the mean
-client of a sum (`pooled_client`) call this first. In each round the client sends M = U + Y / rho: its iterate U,
-(features, rank), after the local steps, plus its dual variable Y over the penalty parameter rho. On receiving the next
-consensus Z+ it sets
-
-    Y = rho (M - Z+).
-
-Both M and Z+ are observed, and Y = 0 at first, so Y follows, and with it U = M - Y / rho. FedPE's multiplier T of the
-constraint on U^T U grows by rho B*B a round (entry by entry), B = max(0, U^T U - I), and is known as well.
-
-Z+ is the consensus that followed from the round's own sum. A view that does not record it shows only the broadcast of
-the client's next round, which is another one if the client missed rounds in between. A wrong Z+ makes Y, and so U, of
-the next round wrong; the Y after it follows from that round's own M and Z+ and is right again. For FedPG two steps are
-lost: the one that ends at the wrong U and the one that starts from it. FedPE's T adds up B*B of all rounds, so that it
-stays wrong.
+Both M and the next consensus Z+ are observed, and Y = 0 at first, so Y = rho (M - Z+) follows, with it U = M - Y / rho,
+and FedPE's multiplier T, which grows by rho B*B a round (entry by entry), B = max(0, U^T U - I). Z+ is the consensus
+that followed from the round's own sum. A view that does not record it shows only the broadcast of the client's next
+round, which is another one if the client missed rounds in between. Then Y and U of the next round are wrong, and Y of
+the one after is right again: FedPG loses two steps, and FedPE's T, which adds up all rounds, stays wrong. The attacks
+on single clients (`dual_attack`) and on the mean client of a sum (`pooled_client`) call this first.
 """
 
 from __future__ import annotations

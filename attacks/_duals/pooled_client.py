@@ -1,20 +1,10 @@
 """Recover the pooled Gram matrix from sums of FedPG's messages, by treating their mean as the message of one client.
 
-FedPG is federated PCA by consensus ADMM. Client i has rows A_i^T, S_i = A_i A_i^T, (features, features), an iterate
-U_i, orthonormal (features, rank), and a dual variable Y_i; at first U_i is the broadcast basis Z, and Y_i = 0. On
-receiving Z it moves U_i by a step of length eta against the gradient
-
-    (I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z],
-
-sends M_i = U_i + Y_i / rho, and on receiving the next basis Z+ sets Y_i = rho (M_i - Z+).
-
-The mean of the M_i is nearly the message of one client, the mean client, that holds S, the mean of the S_i: exactly to
-first order in the first step, later up to terms of the size of the differences of the U_i times those of the S_i. Its
-U and Y follow from the mean messages and the broadcasts by these rules (`observed_steps`), and each of its steps gives
-the block (I - U U^T) S U. S is solved for from the blocks of all rounds, as from a single client's (`fedpg`). The
-blocks are the same for S + c I, since (I - U U^T) c U = 0; the c of least rank is taken.
-
-The attack runs on views that show sums only, as under secure aggregation.
+The mean of the M_i is nearly the message of one client that holds S, the mean of the S_i: exactly to first order in the
+first step, later up to terms of the size of the differences of the U_i times those of the S_i. Its U and Y follow from
+the mean messages and the broadcasts (`observed_steps`), each of its steps gives the block (I - U U^T) S U, and S is
+solved for from the blocks of all rounds, as from a single client's (`fedpg`); of the matrices S + c I, whose blocks are
+the same, the one of least rank is taken. The attack runs on views that show sums only, as under secure aggregation.
 """
 
 from __future__ import annotations

@@ -1,23 +1,12 @@
 """Estimate rows from messages, by a regression that is trained on simulated clients.
 
-This is for client steps that no fit can follow: clients that draw at random, so that only the sum of a known and a
-random part is observed, or messages that are step functions of the rows, so that derivatives are zero. The attacker
-draws rows like those of the prior (rows of the same distribution that it has), runs the client step (the client's code)
-on them with random draws of its own, and learns rows as a function of messages by kernel ridge regression. Where a view
-shows the sum of several clients, its members, all of them are simulated.
-
-With messages a, b of simulated clients, the kernel matrix K of <a, b> or (1 + <a, b>)^2, and their values V (clients,
-values) less the mean, the weights are (K + ridge I)^-1 V, and the estimate for a new message is the mean plus its
-kernels with the simulated messages times the weights. The kernel (linear or quadratic) and the ridge are those with the
-smallest leave-one-out error. The result is the best linear (or quadratic) estimate of the rows in the mean square;
-where messages are independent of the rows, it is the prior's mean.
-
-`RegressRows.attack` does all of it. An audit of a user's own algorithm calls `RegressRows.simulated` once, and gives
-the simulated clients to `LearnedRows` and `LearnedGram`, so that they are simulated once for both secrets and for all
-messages that are attacked. A `Replay` runs the client step on hypothetical rows, and holds the observed messages.
-
-Source: Saunders, Gammerman, Vovk, Ridge Regression Learning Algorithm in Dual Variables (1998); leave-one-out errors
-in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 7.10.
+This is for client steps that no fit can follow: clients that draw at random, or messages that are step functions of the
+rows. The attacker draws rows like those that it has (the prior), runs the client's code on them with draws of its own,
+and learns rows as a function of messages by kernel ridge regression, with the kernel (linear or quadratic) and the
+ridge of smallest leave-one-out error. Where messages are independent of the rows, the estimate is the prior's mean. An
+audit of a user's own algorithm calls `RegressRows.simulated` once, and gives the simulated clients to `LearnedRows` and
+`LearnedGram`. Source: Saunders, Gammerman, Vovk, Ridge Regression Learning Algorithm in Dual Variables (1998);
+leave-one-out errors in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 7.10.
 """
 
 from __future__ import annotations

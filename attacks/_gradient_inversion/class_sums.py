@@ -12,9 +12,8 @@ about it, the most likely sums are
 
     s = n m + diag(n) A^T (A diag(n) A^T)^+ (dW - A n m),        A = p 1^T - I.
 
-Where all rows have one class, nothing is open: their mean stands in the message. If the sum of all rows is known, as
-0 of columns that were centred, nothing is open either: s_c = p_c sum_k s_k - dW_c. Methods with several local steps
-show the same, with errors that grow with the steps.
+If all rows have one class, or their sum is known, as 0 of columns that were centred, nothing is open. Several local
+steps show the same, with errors that grow with the steps.
 
 Where clients come and go, the first gradient g_0 is over all, and a later one, g_1 at other parameters x_1, is over all
 but some, whose rows are the target's alone or few. With a third one, g_2 over all at x_2, the step between the two is

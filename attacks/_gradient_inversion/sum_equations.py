@@ -4,21 +4,12 @@ Members are the clients whose messages an observed sum holds. With X their rows,
 simulated sum of their messages in round k and part p (a part is one copy of all parameters, such as `delta`, or `dx`
 and `dc` in SCAFFOLD), the residual stacks over all k and p
 
-    scale_p (m_kp(X, y) - observed_kp),      scale_p = 1 / || observed_p - data-free part of it ||.
+    scale_p (m_kp(X, y) - observed_kp),      scale_p = 1 / || observed_p - what members without rows would send ||.
 
-The data-free part is what members would send without rows, such as momentum. Less that part, the weights (outputs,
-features) of logistic and softmax regression in part p of round k are a combination of the rows x_r,
-
-    sum_r c_kpr x_r^T,      c_kpr (outputs,) the coefficients of row r: over the local steps that use it, the sum of
-                            (predicted probabilities - label), each times a factor of the method,
-
-so that the messages reveal the span of the rows. Each row is given by its coordinates in an orthonormal basis of that
-span: with B rows, at most B unknowns a row instead of one for each feature. `row_fit_problem` builds the equations, and
-the searches (`multistart_search`, `dlg`) minimise the residual.
-
-Members have different numbers of rows. A simulation works on arrays (members, slots, ...) with as many slots for rows
-as the largest member needs; `simulation.slots` (members, slots) tells which hold a row. Indexing an array by it gives
-the rows of all members one after the other, their order everywhere else.
+Less that data-free part (such as momentum), the weights of logistic and softmax regression are a combination of the
+rows, so that the messages reveal the rows' span: each row is given by its coordinates in an orthonormal basis of it, at
+most B unknowns for B rows. A simulation works on arrays (members, slots, ...) with as many slots as the largest member
+has rows; indexing by `simulation.slots` gives the rows of all members one after the other, their order everywhere else.
 """
 
 from __future__ import annotations

@@ -1,19 +1,14 @@
 """Estimate single clients' Gram matrices S_i from clipped or noised sums of products S_i Z over changing survivors.
 
-`survivor_differences` calls this where a defence clipped the messages or added noise. In federated PCA by subspace
-iteration client i sends S_i Z_k on receiving the basis Z_k, (features, rank); a view shows sums over the clients that
-took part. Write S_i = share_i S + D_i, with S the pooled matrix (already estimated by `clipped_products`), share_i the
-client's public share of all rows and D_i its deviation. Round k sends the basis Z_k and observes
+Write S_i = share_i S + D_i, with S the pooled matrix (already estimated by `clipped_products`), share_i the client's
+public share of all rows and D_i its deviation. Round k sends the basis Z_k and observes
 
     Y_k = sum_i g_ki (S + D_i / share_i) Z_k + noise,
 
-where g_ki is share_i times the factor by which the clip scaled client i's message, and 0 where client i is absent; S
-and the g_ki are known, up to the errors of their estimates. Clients that are always present together form a group a,
-with the sums share_a, D_a and g_ka of their members. The clip is taken to scale all members alike, so that the group
-adds g_ka (S + D_a / share_a) Z_k. That is linear in the D_a, which are estimated by ridge regression: a random-effects
-model in which the entries of D_a have variance tau^2 share_a. tau and the noise maximise the likelihood; the noise is
-no smaller than the known or estimated one (`PerturbedSolution.noise`). Where noise hides the deviations tau is 0, and
-the estimate of S_a is share_a S.
+where g_ki is share_i times the factor by which the clip scaled client i's message, and 0 where client i is absent.
+Clients that are always present together form a group, whose members the clip is taken to scale alike. The groups' D_a
+are estimated by ridge regression: a random-effects model in which the entries of D_a have variance tau^2 share_a; tau
+and the noise maximise the likelihood. Where noise hides the deviations tau is 0, and the estimate of S_a is share_a S.
 """
 
 from __future__ import annotations

@@ -1,22 +1,12 @@
 """Solve for a Gram matrix S from products that a defence clipped, or to which it added noise of known size.
 
-The attacks on SSI (federated subspace iteration) call this where a view states that a defence clipped messages to a
-norm, or added noise. In round k the server sends the orthonormal basis Z_k, (features, rank), and the attacker observes
-Y_k = f_k S Z_k + noise and, where clients send it, t_k = f_k tr(Z_k^T S Z_k) + noise. f_k <= 1 is the factor by which
-clipping shortened the message. For a sum of clients S is the pooled matrix of all clients, of which each is taken to
-hold a share in proportion to its public number of rows, and f_k is the sum over the round's clients of share times own
-clip factor. Three cases are told apart by the messages' norms:
-
-1. Nothing was clipped: S is a penalised likelihood estimate (`shrinkage`).
-2. One client without noise: the f_k follow from the symmetry of S up to one common factor, and S by least squares. The
-   common factor follows from a round that was not clipped. Without one it is only estimated, from the clipping norms
-   and a guess of tr S from the public bound on features.
-3. Sums of several clients, or noise: the estimate of S and the clients' clip factors (`clipped_sums`) alternate.
-
-The norm of a clipped message is the clipping norm and says little of the size of S, so an estimate of S may be too
-small by one factor, its scale. `ClippedSums.factors` takes the norms that the estimate predicts without a clip, the
-observed squared norms with their standard deviations, and the estimate's trace. It returns the scale, by which the
-estimate is then multiplied, and by client and round share_i times the clip factor.
+In round k the attacker observes Y_k = f_k S Z_k + noise and, where clients send it, t_k = f_k tr(Z_k^T S Z_k) + noise,
+with f_k <= 1 the factor of the clip; for a sum of clients S is the pooled matrix, of which each is taken to hold a
+share in proportion to its public number of rows. Where nothing was clipped, S is a penalised likelihood estimate
+(`shrinkage`). Of one client without noise, the f_k follow from the symmetry of S up to one common factor, and S by
+least squares; the common factor follows from a round that was not clipped, or is estimated from the clipping norms and
+a guess of tr S. Otherwise the estimate of S and the clients' clip factors (`clipped_sums`) alternate, and the scale of
+S, of which the norm of a clipped message says little, is the one that `ClippedSums.factors` returns.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """Count the labels of a batch from the gradient of the last layer, whose outputs are the logits of a cross entropy.
 
 Gradient inversion (`module_inversion`) calls this where the labels are not known, and fits rows for the likeliest
-labels first; the audit of a training loop compares the likeliest counts with the true ones. Row k of a batch of B
-enters the layer as e_k, has label y_k and predicted probabilities p_kc. The mean gradients of bias and weight are, with
-n_c the number of rows of class c,
-
-    gb_c = mean_k p_kc - n_c / B,    gW_c = mean_k (p_kc - [y_k = c]) e_k.
-
-For one row the label's entry of gb is the only negative one (Zhao et al. 2020, iDLG). For several, the probabilities at
-the mean of the e_k stand in for all p_k, so that n_c = B (p_c - gb_c). That mean is estimated from the gradient, as
-sum_c sign(gb_c) gW_c / sum_c |gb_c| (`label_counts`). Ma et al. (2023, iLRG) instead compute p for each class at gW_c /
-gb_c, a quotient of sums with terms of both signs, which cancel more in larger batches.
+labels first; the audit of a training loop compares the likeliest counts with the true ones. For one row the label's
+entry of the bias's gradient is the only negative one (Zhao et al. 2020, iDLG). For several, the probabilities at the
+mean of what enters the layer stand in for those of all rows (`label_counts` has the formula). Ma et al. (2023, iLRG)
+instead compute them for each class at a quotient of sums with terms of both signs, which cancel more in larger batches.
 """
 
 from __future__ import annotations

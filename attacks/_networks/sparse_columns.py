@@ -1,22 +1,13 @@
 """Find the directions q for which L q has many zeros: how `row_separation` tells the rows of a batch apart.
 
-Behind a linear layer with ReLU the gradient of the weight over a batch of B rows X is D^T X, with D (B, outputs) the
-derivatives of each row's loss by the outputs. A factorisation L R of it, of rank B, gives a known L (outputs, B) with
-D^T = L Q for an unknown Q (B, B). Each column of D^T belongs to one row of the batch and is zero at the outputs whose
-ReLU is inactive for that row, so the columns of Q are directions with many zeros. A combination of several of them
-vanishes only where all of them do: at far fewer outputs.
-
-The search minimises sum_o |(L q)_o| over unit vectors q, which favours zeros, by iteratively reweighted least squares
-from many starts (sparse vectors in a subspace: Qu, Sun and Wright 2014; as an attack on gradients: SPEAR++, arXiv
-2510.24200, which learns a dictionary). Two things make it work where only half of the entries are zero:
-
-  starts:     the slopes of the rows of one class resemble each other, so that a row's direction often lies near the
-              leading singular vectors of L. Most starting points are drawn there.
-  deflation:  once the direction of a row is known, the outputs that are inactive for it form a problem with B - 1 rows.
-              A direction q found there is right up to a multiple a of the known one, q_k; a is the value at which most
-              further entries of L (q - a q_k) become zero.
-
-It fails where outputs are few for the rows: figures by rows and width stand in docs/attacks-networks.md.
+There a gradient gives a known L (outputs, B) with D^T = L Q for an unknown Q (B, B), and each column of D^T is zero at
+the outputs whose ReLU is inactive for one row. The search minimises sum_o |(L q)_o| over unit vectors q, which favours
+zeros, by iteratively reweighted least squares from many starts (Qu, Sun and Wright 2014; as an attack on gradients:
+SPEAR++, arXiv 2510.24200, which learns a dictionary). Two things make it work where only half of the entries are zero.
+Most starts are drawn near the leading singular vectors of L, since the slopes of rows of one class resemble each other.
+And once the direction of a row is known, the outputs that are inactive for it form a problem with B - 1 rows, whose
+directions are right up to a multiple of the known one. It fails where outputs are few for the rows: figures stand in
+docs/attacks-networks.md.
 """
 
 from __future__ import annotations

@@ -1,28 +1,13 @@
 """Recover the token sequences behind one gradient of a text model by span checks on its first linear maps (DAGER).
 
-A linear map is a weight that multiplies a vector at every position of a text. The gradient of such a weight shows the
-span of these vectors, its inputs, over all positions of all rows (`span_sites`). The attacker knows the model, so it
-can compute the input that any sequence of tokens would cause, and keeps the sequences whose inputs lie in the spans.
-
-1. At a map in front of the attention the input of a position depends on its own token alone. Each token is tried at
-   each position; those whose input lies in the span of the map's gradient occur there, in some row.
-2. At a map behind the attention the input depends on the earlier tokens too. In a decoder sequences are built from the
-   left: each prefix is extended by every token that step 1 allows at the next position, and kept if its input there
-   lies in that map's span. In an encoder the input depends on all tokens, so that whole sequences are tried, as long as
-   they are few.
-
-Not every map shows all inputs: where the first position attends to itself alone, its query has no gradient. So each
-step uses the map whose gradient has the largest rank, and of several such maps the one whose span tells tokens apart
-best.
-
-Ends of rows may leave no trace: padding, which fills shorter rows up, and a last token from which nothing is predicted.
-Then a prefix that no token extends has ended, and in an encoder all lengths are tried. A row that is the beginning of
-another row is missed.
-
-The spans tell tokens apart only while all rows together have fewer positions than the maps are wide. With more
-positions every input lies in the spans. A sum of clients is a gradient of all their rows, so that the same search
-recovers all of them (Petrov et al. 2024, arXiv 2405.15586). The audit of torch loops calls `find_sequences`
-(`text_attacks`).
+The gradient of a weight shows the span of its inputs over all positions of all rows (`span_sites`), and the attacker
+can compute the input that any sequence would cause. At a map in front of the attention the input of a position depends
+on its own token: the tokens whose input lies in the span occur there, in some row. At a map behind the attention a
+decoder's sequences are built from the left, each prefix kept while its input lies in the span; an encoder's are tried
+whole, as long as they are few. Each step uses the map whose gradient has the largest rank. Ends of rows may leave no
+trace (padding, a last token from which nothing is predicted): a prefix that no token extends has ended, and a row that
+is the beginning of another is missed. With as many positions in all rows as the maps are wide, every input lies in the
+spans and nothing is told apart. Source: Petrov et al. 2024, arXiv 2405.15586.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """Measure how many rows a server reads by choosing its broadcasts, over seeds, for docs/attacks-active.md.
 
-    python -m benchmarks.pages.active [--part rows|groups] [--seconds S]
+    python -m benchmarks.pages.active [--part rows|groups|convolutions|distances] [--seconds S]
 
-Measures one cell at a time, writes it to `results/active.json` (or `active_groups.json`) at once, and goes on where it
-stopped. After a change of an attack, remove these files, so that every cell is measured again.
+Measures one cell at a time, writes it to `results/active.json` (of other parts `active_PART.json`) at once, and goes on
+where it stopped. MNIST is read from `SECUREFED_DATA`. Set OMP_NUM_THREADS=1: on a busy machine more threads take ten
+times as long. After a change of an attack, remove these files, so that every cell is measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import time
@@ -23,7 +25,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.pages import active_groups
 from benchmarks.rows import RESULTS
 from securefed import ActiveRun, DeviatingServer, Federation, chain
 from securefed._auditing.cases import Prepared
@@ -42,7 +43,14 @@ from securefed.datasets import load
 from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
 from securefed.problems import TorchModule, problems
 
-FILE, GROUPS = RESULTS / "active.json", RESULTS / "active_groups.json"
+FILE = RESULTS / "active.json"
+PARTS = {
+    "rows": "active",
+    "groups": "active_groups",
+    "convolutions": "active_convolutions",
+    "distances": "active_distances",
+}
+"""Modules that list and measure the cells."""
 SEEDS = 10
 WITHIN = 0.05
 """A row counts as recovered within this relative error: pictures then look the same."""
@@ -248,11 +256,12 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
-    parser.add_argument("--part", choices=("rows", "groups", "all"), default="all", help="measure a part of the cells")
+    parser.add_argument("--part", choices=PARTS, help="measure one part of the cells; by default all")
     chosen = parser.parse_args(arguments or None)
     limit = time.monotonic() + chosen.seconds
-    fill(FILE, cells(), measure, limit if chosen.part != "groups" else 0.0)
-    fill(GROUPS, active_groups.cells(), active_groups.measure, limit if chosen.part != "rows" else 0.0)
+    for part in [chosen.part] if chosen.part else PARTS:
+        module = importlib.import_module(f"benchmarks.pages.{PARTS[part]}")
+        fill(module.FILE, module.cells(), module.measure, limit)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,17 @@
 """Measure how many pictures a server reads through the convolutions and maximum pooling of `cnn` on MNIST.
 
-    python -m benchmarks.pages.active_convolutions [--seconds S]
-
-Writes one cell at a time to `results/active_convolutions.json`, and goes on where it stopped; the
-table is part of docs/attacks-active.md. MNIST is read from `SECUREFED_DATA`.
+`python -m benchmarks.pages.active --part convolutions` measures the cells, for docs/attacks-active.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.pages.active import RATE, SUMS, fill, recovered
+from benchmarks.pages.active import RATE, SUMS, recovered
 from benchmarks.rows import RESULTS
 from securefed import DeviatingServer
 from securefed._auditing.cases.data_splits import rows_each
@@ -93,15 +88,3 @@ def measure(cell: ConvolutionCell, seed: int) -> dict[str, Any]:
         "single": single,
         "right": recovered(pooled, read[:single]) if single else None,
     }
-
-
-def main(arguments: Sequence[str] = ()) -> None:
-    """Measure what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
-    chosen = parser.parse_args(arguments or None)
-    fill(FILE, cells(), measure, time.monotonic() + chosen.seconds)
-
-
-if __name__ == "__main__":
-    main()

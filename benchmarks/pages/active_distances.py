@@ -1,23 +1,18 @@
 """Measure what a server that chooses the consensus of PPGL reads from sums, beside an honest run of equal length.
 
-    python -m benchmarks.pages.active_distances [--seconds S]
-
-Writes one cell at a time to `results/active_distances.json`, and goes on where it stopped; the
-table is part of docs/attacks-active.md. Set OMP_NUM_THREADS=1: on a busy machine more threads take ten times as long.
+`python -m benchmarks.pages.active --part distances` measures the cells, for docs/attacks-active.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.pages.active import SUMS, fill
+from benchmarks.pages.active import SUMS
 from benchmarks.rows import RESULTS
 from securefed import DeviatingServer, Federation
 from securefed._auditing.cases.data_splits import standardised
@@ -97,15 +92,3 @@ def measure(cell: DistanceCell, seed: int) -> dict[str, Any]:
         "chosen": leakage(upper(run.estimate.value), truth),
         "honest": None if passive is None else leakage(upper(passive.value), truth),
     }
-
-
-def main(arguments: Sequence[str] = ()) -> None:
-    """Measure what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
-    chosen = parser.parse_args(arguments or None)
-    fill(FILE, cells(), measure, time.monotonic() + chosen.seconds)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.rows import RESULTS
 from securefed import Federation, chain
 from securefed._auditing.cases.data_splits import rows_each
 from securefed.algorithms import FedAvg
@@ -17,6 +18,7 @@ from securefed.datasets import load
 from securefed.defenses import clip, local_gaussian, quantise
 from securefed.problems import problems
 
+FILE = RESULTS / "active_groups.json"
 RATE, STEPS = 0.05, 5
 
 

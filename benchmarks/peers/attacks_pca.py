@@ -99,95 +99,63 @@ def _source() -> LoadedDataset:
     return load("digits")
 
 
+def _setting(
+    quantity: str, words: str, split: Split, algorithm: Algorithm[Any, Any], attack: Attack, rounds: int
+) -> Setting:
+    """A setting whose words begin with the data and end with the rounds; sums are attacked by the joint fits."""
+    sums = isinstance(attack, JointGram | JointDuals)
+    said = f"{quantity}, sums alone, worst client" if sums else quantity
+    return Setting(said, f"digits, {words}, {rounds} rounds", split, algorithm, attack, rounds, sums)
+
+
 def _few_rows(rows: int, inner_steps: int | None, rounds: int) -> Setting:
     rule = "adaptive rule" if inner_steps is None else f"J = {inner_steps}"
-    return Setting(
-        "FAPS, one client's messages",
-        f"digits, m = {rows}, p = 5, {rule}, {rounds} rounds",
-        partial(small_client, rows),
-        FAPS(5, inner_steps=inner_steps),
-        ConsensusGram(),
-        rounds,
-    )
+    split, method = partial(small_client, rows), FAPS(5, inner_steps=inner_steps)
+    return _setting("FAPS, one client's messages", f"m = {rows}, p = 5, {rule}", split, method, ConsensusGram(), rounds)
+
+
+def _by_round(quantity: str, method: FAPS, features: int, rounds: int, kind: str) -> Setting:
+    words, split = f"n = {features}, N = 5, {kind}, p = {method.rank}", partial(even, features, 5, kind)
+    return _setting(f"{quantity}, round by round", words, split, method, ConsensusGram(fit_unknowns=0), rounds)
 
 
 def _one_step(features: int, rank: int, rounds: int, kind: str) -> Setting:
-    return Setting(
-        "FAPS of one inner step, round by round",
-        f"digits, n = {features}, N = 5, {kind}, p = {rank}, {rounds} rounds",
-        partial(even, features, 5, kind),
-        FAPS(rank, inner_steps=1),
-        ConsensusGram(fit_unknowns=0),
-        rounds,
-    )
+    return _by_round("FAPS of one inner step", FAPS(rank, inner_steps=1), features, rounds, kind)
 
 
 def _solved(features: int, rank: int, rounds: int, kind: str) -> Setting:
-    return Setting(
-        "FAPS with solved subproblems, round by round",
-        f"digits, n = {features}, N = 5, {kind}, p = {rank}, {rounds} rounds",
-        partial(even, features, 5, kind),
-        FAPS(rank, inner_tolerance=1e-10, inner_cap=5000),
-        ConsensusGram(fit_unknowns=0),
-        rounds,
-    )
+    method = FAPS(rank, inner_tolerance=1e-10, inner_cap=5000)
+    return _by_round("FAPS with solved subproblems", method, features, rounds, kind)
 
 
-def _power(steps: int, rows: int, rounds: int) -> Setting:
-    return Setting(
-        "LocalPower of constant q, one client's messages",
-        f"digits, m = {rows}, p = 5, q = {steps}, {rounds} rounds",
-        partial(small_client, rows),
-        LocalPower(5, local_steps=(steps,)),
-        LocalPowerGram(),
-        rounds,
-    )
+def _power(steps: int, words: str, split: Split, rank: int, rounds: int) -> Setting:
+    method, quantity = LocalPower(rank, local_steps=(steps,)), "LocalPower of constant q, one client's messages"
+    return _setting(quantity, f"{words}, p = {rank}, q = {steps}", split, method, LocalPowerGram(), rounds)
+
+
+def _few_power(steps: int, rows: int) -> Setting:
+    return _power(steps, f"m = {rows}", partial(small_client, rows), 5, 10)
 
 
 def _full_power(steps: int) -> Setting:
-    return Setting(
-        "LocalPower of constant q, one client's messages",
-        f"digits, n = 20, N = 5, iid, p = 3, q = {steps}, 12 rounds",
-        partial(even, 20, 5, "iid"),
-        LocalPower(3, local_steps=(steps,)),
-        LocalPowerGram(),
-        12,
-    )
+    return _power(steps, "n = 20, N = 5, iid", partial(even, 20, 5, "iid"), 3, 12)
 
 
 def _fedpe(local_steps: int, rounds: int) -> Setting:
-    return Setting(
-        "FedPE, one client's messages",
-        f"digits, n = 20, N = 5, z-scored, p = 3, C = {local_steps}, {rounds} rounds",
-        partial(even, 20, 5, "z-scored"),
-        FedPE(3, rho=1.0, step_size=0.01, local_steps=local_steps),
-        FedPEDuals(),
-        rounds,
-    )
+    method = FedPE(3, rho=1.0, step_size=0.01, local_steps=local_steps)
+    words, split = f"n = 20, N = 5, z-scored, p = 3, C = {local_steps}", partial(even, 20, 5, "z-scored")
+    return _setting("FedPE, one client's messages", words, split, method, FedPEDuals(), rounds)
 
 
 def _faps_sums(features: int, clients: int) -> Setting:
-    return Setting(
-        "FAPS of one inner step, sums alone, worst client",
-        f"digits, n = {features}, N = {clients}, iid, p = 2, 11 rounds",
-        partial(even, features, clients, "iid"),
-        FAPS(2, inner_steps=1),
-        JointGram(),
-        11,
-        sums=True,
-    )
+    words, split = f"n = {features}, N = {clients}, iid, p = 2", partial(even, features, clients, "iid")
+    return _setting("FAPS of one inner step", words, split, FAPS(2, inner_steps=1), JointGram(), 11)
 
 
 def _fedpg_sums(features: int, clients: int, rounds: int) -> Setting:
-    return Setting(
-        "FedPG, sums alone, worst client",
-        f"digits, n = {features}, N = {clients}, z-scored, p = 2, C = 5, step .05, {rounds} rounds",
-        partial(even, features, clients, "z-scored"),
-        FedPG(2, step_size=0.05, local_steps=5),
-        JointDuals(),
-        rounds,
-        sums=True,
-    )
+    words, split = f"n = {features}, N = {clients}, z-scored, p = 2", partial(even, features, clients, "z-scored")
+    method = FedPG(2, step_size=0.05, local_steps=5)
+    return _setting("FedPG", f"{words}, C = 5, step .05", split, method, JointDuals(), rounds)
 
 
 SETTINGS = (
@@ -202,9 +170,9 @@ SETTINGS = (
     _solved(20, 3, 12, "iid"),
     _solved(20, 3, 12, "sorted"),
     _solved(36, 4, 16, "iid"),
-    _power(2, 8, 10),
-    _power(4, 8, 10),
-    _power(4, 3, 10),
+    _few_power(2, 8),
+    _few_power(4, 8),
+    _few_power(4, 3),
     _full_power(2),
     _full_power(4),
     _fedpe(1, 13),

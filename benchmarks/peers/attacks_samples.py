@@ -141,84 +141,55 @@ def sums(steps: int, vertices: int, members: int, starts: int) -> list[float]:
     return graphs(steps, vertices, 14, pooled=True, members=members, starts=starts)
 
 
-def main(chosen: str = "") -> None:
-    """Measure every line whose quantity or setting holds the word, and write `results/attacks_samples.json`."""
-    losac = LoSAC(problem=LogisticRegression(), learning_rate=0.05, local_steps=1)
-    large = LoSAC(problem=LogisticRegression(), learning_rate=1.0, local_steps=1)
-    lines: list[tuple[str, str, Callable[[], Sequence[float]], float | None]] = [
+LARGE = LoSAC(problem=LogisticRegression(), learning_rate=1.0, local_steps=1)
+SMALL = LoSAC(problem=LogisticRegression(), learning_rate=0.05, local_steps=1)
+Entry = tuple[str, str, Callable[[], Sequence[float]], float | None]
+"""Quantity, setting, what measures it, and the limit of the median."""
+
+
+def entries() -> list[Entry]:
+    """All lines of the table, in its order."""
+    flame, losac, ppgl = "FLAME: rows, all rounds jointly", "LoSAC: rows, telescoping", "PPGL: distances"
+    of_sum = "PPGL: client 0 of the sum"
+    out: list[Entry] = [
         ("FLAME: theta_i by recursion", "softmax, digits, n_i = 20, H = 5, 10 rounds", personal, 1e-16),
-        (
-            "FLAME: rows, all rounds jointly",
-            "n_i = 4, H = 5, 8 rounds",
-            lambda: samples(SampleFit(), FLAME, 4, 8),
-            1e-14,
-        ),
-        (
-            "FLAME: rows, all rounds jointly",
-            "n_i = 8, H = 5, 8 rounds",
-            lambda: samples(SampleFit(), FLAME, 8, 8),
-            1e-14,
-        ),
+        *((flame, f"n_i = {n}, H = 5, 8 rounds", partial(samples, SampleFit(), FLAME, n, 8), 1e-14) for n in (4, 8)),
     ]
-    for count in (1, 3):
+    for count, limit in ((1, 1e-14), (3, None)):
+        setting = f"softmax, digits, n_i = {count}, labels unknown, 8 rounds"
         for name, method in STOCHASTIC.items():
-            limit = 1e-14 if count == 1 else None
-            setting = f"softmax, digits, n_i = {count}, labels unknown, 8 rounds"
-            lines.append((f"{name}: rows", setting, lambda m=method, n=count: samples(SampleFit(), m, n, 8), limit))  # type: ignore[misc]
+            out.append((f"{name}: rows", setting, partial(samples, SampleFit(), method, count, 8), limit))
     for name, method in PROXIMAL.items():
-        setting = "softmax, digits, n_i = 3, labels unknown, 8 rounds"
-        lines.append((f"{name}: rows", setting, lambda m=method: samples(TelescopingFit(), m, 3, 8), None))  # type: ignore[misc]
-    lines += [
-        (
-            "LoSAC: rows, telescoping",
-            "logistic, n_i = 3, T = 1, labels unknown, 12 rounds",
-            lambda: samples(TelescopingFit(), losac, 3, 12),
-            4e-14,
-        ),
-        (
-            "LoSAC: rows, telescoping",
-            "logistic, n_i = 5, T = 1, step 1, 24 rounds",
-            lambda: samples(TelescopingFit(), large, 5, 24),
-            6e-14,
-        ),
-        (
-            "PPGL: distances",
-            "d = 20, N = 2, K = 1, 1 round, in the clear",
-            lambda: graphs(1, 20, 1, pooled=False),
-            1e-15,
-        ),
-        (
-            "PPGL: distances",
-            "d = 20, N = 2, K = 5, 2 rounds, in the clear",
-            lambda: graphs(5, 20, 2, pooled=False),
-            1e-15,
-        ),
-        ("PPGL: client 0 of the sum", "d = 10, N = 2, K = 1, 6 rounds", lambda: graphs(1, 10, 6, pooled=True), 1.4e-12),
-        ("PPGL: client 0 of the sum", "d = 10, N = 2, K = 5, 6 rounds", lambda: graphs(5, 10, 6, pooled=True), None),
-    ]
-    lines += [
-        (
-            "FLAME: rows, all rounds jointly",
-            "n_i = 8, H = 5, step 0.1, 30 rounds",
-            lambda: samples(SampleFit(rounds=30), FLAME_LONG, 8, 30),
-            1e-14,
-        ),
-        (
-            "LoSAC: rows, telescoping",
-            "logistic, n_i = 10, T = 1, step 1, 40 rounds",
-            lambda: samples(TelescopingFit(rounds=40), large, 10, 40),
-            None,
-        ),
+        out.append((f"{name}: rows", setting, partial(samples, TelescopingFit(), method, 3, 8), None))
+    for setting, method, count, rounds, limit in (
+        ("logistic, n_i = 3, T = 1, labels unknown, 12 rounds", SMALL, 3, 12, 4e-14),
+        ("logistic, n_i = 5, T = 1, step 1, 24 rounds", LARGE, 5, 24, 6e-14),
+    ):
+        out.append((losac, setting, partial(samples, TelescopingFit(), method, count, rounds), limit))
+    for steps, rounds, said in ((1, 1, "1 round"), (5, 2, "2 rounds")):
+        setting = f"d = 20, N = 2, K = {steps}, {said}, in the clear"
+        out.append((ppgl, setting, partial(graphs, steps, 20, rounds, pooled=False), 1e-15))
+    for steps, limit in ((1, 1.4e-12), (5, None)):
+        setting = f"d = 10, N = 2, K = {steps}, 6 rounds"
+        out.append((of_sum, setting, partial(graphs, steps, 10, 6, pooled=True), limit))
+    jointly, telescoped = SampleFit(rounds=30), TelescopingFit(rounds=40)
+    out += [
+        (flame, "n_i = 8, H = 5, step 0.1, 30 rounds", partial(samples, jointly, FLAME_LONG, 8, 30), 1e-14),
+        (losac, "logistic, n_i = 10, T = 1, step 1, 40 rounds", partial(samples, telescoped, LARGE, 10, 40), None),
     ]
     for name, (method, count, setting) in DRAWN.items():
-        lines.append(
-            (f"{name}: rows", f"{setting}, 20 rounds", lambda m=method, n=count: samples(SampleFit(), m, n, 20), None)
-        )  # type: ignore[misc]
+        measure = partial(samples, SampleFit(), method, count, 20)
+        out.append((f"{name}: rows", f"{setting}, 20 rounds", measure, None))
     for steps, vertices, members, starts in SUMS:
         setting = f"d = {vertices}, N = {members}, K = {steps}, 14 rounds, {starts} starts"
-        lines.append(("PPGL: client 0 of the sum", setting, partial(sums, steps, vertices, members, starts), None))
+        out.append((of_sum, setting, partial(sums, steps, vertices, members, starts), None))
+    return out
+
+
+def main(chosen: str = "") -> None:
+    """Measure every line whose quantity or setting holds the word, and write `results/attacks_samples.json`."""
     rows: list[Row] = []
-    for quantity, setting, measure, limit in lines:
+    for quantity, setting, measure, limit in entries():
         if chosen not in quantity + setting:
             continue
         errors = measure()

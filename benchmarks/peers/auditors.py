@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, row, show, write
 from securefed._auditing.differential_privacy.epsilon_bounds import Guesses, from_scores, one_run, one_run_f
 from securefed._auditing.differential_privacy.noise_audit import audit_noise
 from securefed._auditing.engine.statistics import FOUND, interval, verdict
@@ -52,9 +52,7 @@ def main() -> None:
     """Measure and write `results/auditors.json`."""
     rows = [*_coverage(), *_noises(), *_nulls(), *_absences()]
     path = write("auditors", rows)
-    for r in rows:
-        low, high = r.spread
-        print(f"{r.quantity:44} {r.setting:52} {r.ours:8.4g} [{low:.3g}, {high:.3g}] {r.target or ''} {r.met}")
+    show(rows)
     print(path)
 
 

@@ -16,7 +16,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, cpu, row, show, write
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
@@ -46,9 +46,7 @@ def main() -> None:
     rows = [line for batch in (None, BATCH) for line in _cohort(python, batch)]
     rows += [_mnist(), *_memory()]
     path = write("cohort", rows)
-    for r in rows:
-        beside = f"  {r.peer_name} {r.peer:.4g}, x {r.ratio:.3g}" if r.peer is not None and r.ratio is not None else ""
-        print(f"{r.quantity:40} {r.setting:56} {r.ours:8.4g} {r.unit:4} {r.target or '':12} {r.met}{beside}")
+    show(rows)
     print(path)
 
 
@@ -72,7 +70,7 @@ def _cohort(python: Path, batch: int | None) -> list[Row]:
         method.contribute_together(states, broadcast, streams())
 
     with one_thread():
-        together, one_by_one = _cpu(cohort), median(_cpu(alone))
+        together, one_by_one = cpu(cohort, RUNS), median(cpu(alone, RUNS))
     command = [
         python,
         ROOT / "benchmarks" / "peers" / "pfl_fedavg.py",
@@ -160,16 +158,6 @@ def _data(source: str) -> tuple[Dataset, str]:
 def _peak() -> float:
     """Largest resident memory so far, MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _cpu(call: Callable[[], object]) -> list[float]:
-    """CPU seconds of each of `RUNS` calls, after one that is not counted."""
-    out = []
-    for _ in range(RUNS + 1):
-        start = time.process_time()
-        call()
-        out.append(time.process_time() - start)
-    return out[1:]
 
 
 def _peer_environment() -> Path:

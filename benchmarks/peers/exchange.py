@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from benchmarks.rows import clocked
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Tensors
 from securefed.defenses._aggregation import SupportsPipelining, SupportsStreaming, SupportsVerification
@@ -80,7 +80,7 @@ class Parties:
                 replies |= self._ask(stage, {client: outgoing[client] for client in asked}, encode)
             step = self._serve(server, stage, replies)
         if isinstance(self.protocol, SupportsPipelining):
-            self.carried, seconds = _clocked(self.protocol.server_carry, server, replies)
+            self.carried, seconds = clocked(self.protocol.server_carry, server, replies)
             self.out.server += seconds
         self._announce(step)
         return step, self.out
@@ -89,14 +89,14 @@ class Parties:
         for client in session.cohort:
             if self.number and isinstance(self.protocol, SupportsPipelining):
                 last = self.clients[client]
-                self.clients[client], seconds = _clocked(self.protocol.client_resume, session, client, last)
+                self.clients[client], seconds = clocked(self.protocol.client_resume, session, client, last)
             else:
-                self.clients[client], seconds = _clocked(self.protocol.client_open, session, client)
+                self.clients[client], seconds = clocked(self.protocol.client_open, session, client)
             self.out.client += seconds / len(session.cohort)
         if self.number and isinstance(self.protocol, SupportsPipelining):
-            step, self.out.server = _clocked(self.protocol.server_resume, session, self.carried)
+            step, self.out.server = clocked(self.protocol.server_resume, session, self.carried)
         else:
-            step, self.out.server = _clocked(self.protocol.server_open, session)
+            step, self.out.server = clocked(self.protocol.server_open, session)
         return step
 
     def _ask(self, stage: str, outgoing: Mapping[PartyId, Tensors], encode: Contribute) -> Replies:
@@ -110,7 +110,7 @@ class Parties:
                 return self.protocol.client_step(self.clients[client], request, encoded)
 
             _forget()  # every client draws the graph and checks signatures for itself
-            (self.clients[client], reply), took = _clocked(act)
+            (self.clients[client], reply), took = clocked(act)
             seconds.append(took)
             replies[client] = Message(self.run, self.number, stage, client, SERVER, reply)
         self.out.client += sum(seconds) / len(seconds)
@@ -123,10 +123,10 @@ class Parties:
         _forget()
         if stage == self.protocol.upload and isinstance(self.protocol, SupportsStreaming):
             for reply in replies.values():
-                server, seconds = _clocked(self.protocol.server_absorb, server, reply)
+                server, seconds = clocked(self.protocol.server_absorb, server, reply)
                 self.out.server += seconds
             replies.clear()
-        step, seconds = _clocked(self.protocol.server_step, server, replies)
+        step, seconds = clocked(self.protocol.server_step, server, replies)
         self.out.server += seconds
         return step
 
@@ -138,7 +138,7 @@ class Parties:
         seconds = []
         for client in aggregate.survivors:
             kept = self.protocol.client_keeps(self.clients[client])
-            _, took = _clocked(self.protocol.client_check, kept, client, self.plan, announced)
+            _, took = clocked(self.protocol.client_check, kept, client, self.plan, announced)
             seconds.append(took)
         self.out.client += sum(seconds) / len(seconds)
 
@@ -158,9 +158,3 @@ def _forget() -> None:
 
 def _bytes(body: Mapping[str, Any]) -> int:
     return sum(value.nbytes for value in body.values())
-
-
-def _clocked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    start = time.process_time()
-    result = call(*arguments)
-    return result, time.process_time() - start

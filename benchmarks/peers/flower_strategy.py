@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.flower_run import deployment, flower_environment, submit
-from benchmarks.rows import Row, merge, row
+from benchmarks.rows import Row, merge, row, show
 from examples.flower_demo.__main__ import HERE as DEMO
 from examples.flower_demo.__main__ import SITES, read
 
@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
         shutil.copy(DEMO / "plain" / "app.py", legacy / "digits.py")
         apps = {"plain": DEMO / "plain", "secured": DEMO / "secured", "secagg": legacy}
         found = {name: run(app, options.rounds, options.limit) for name, app in apps.items()}
-    for row_ in (rows := compare(found, options.rounds)):
-        print(f"{row_.quantity:60s} {row_.ours:8.2f} {row_.unit:3s} peer {row_.peer}")
+    rows = compare(found, options.rounds)
+    show(rows)
     merge("flower_strategy", rows)
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.paillier import show, timed
-from benchmarks.rows import row, write
+from benchmarks.rows import cpu, row, show, write
 from securefed._messages import SERVER, Message
 from securefed._tensors import Array, Layout, TensorSpec
 from securefed.defenses._base import Session
@@ -44,14 +43,14 @@ def main() -> None:
     body = upload()
     direct_encrypt, direct_decrypt = _direct(raw[0]["x"])
     per_value = 1e6 / VALUES
-    encrypt = [s * per_value for s in timed(upload, 5)]
-    opened = [s * per_value for s in timed(lambda: holder.opened(body["ciphertexts"], CLIENTS, SERVER), 5)]
+    encrypt = [s * per_value for s in cpu(upload, 5)]
+    opened = [s * per_value for s in cpu(lambda: holder.opened(body["ciphertexts"], CLIENTS, SERVER), 5)]
     total = holder.opened(_sum(holder, [upload(c)["ciphertexts"] for c in raw]), CLIENTS, SERVER)["plaintexts"]
     error = float(np.abs(total.reshape(-1)[:VALUES] - sum(value["x"] for value in raw.values())).max())
     planned = plan.tensors[0].error
     peer: dict[str, Any] = {"peer_name": "TenSEAL itself"}
     rows = [
-        row("make a key", "context and public key", timed(LatticeKeyHolder, 3), "s"),
+        row("make a key", "context and public key", cpu(LatticeKeyHolder, 3), "s"),
         row("encrypt", SETTING, encrypt, "us per value", peer=direct_encrypt * per_value, **peer),
         row("decrypt the sum", SETTING, opened, "us per value", peer=direct_decrypt * per_value, **peer),
         row("upload", SETTING, [body["ciphertexts"].nbytes / VALUES], "bytes per value"),
@@ -76,8 +75,8 @@ def _direct(x: Array) -> tuple[float, float]:
     context.global_scale = scale(CLIENTS)
     chunks = np.append(x, 0.0).reshape(-1, SLOTS)
     vectors = [tenseal.ckks_vector(context, chunk) for chunk in chunks]
-    encrypt = timed(lambda: [tenseal.ckks_vector(context, chunk) for chunk in chunks], 5)
-    return median(encrypt), median(timed(lambda: [vector.decrypt() for vector in vectors], 5))
+    encrypt = cpu(lambda: [tenseal.ckks_vector(context, chunk) for chunk in chunks], 5)
+    return median(encrypt), median(cpu(lambda: [vector.decrypt() for vector in vectors], 5))
 
 
 def _sum(holder: LatticeKeyHolder, uploads: list[Array]) -> Array:

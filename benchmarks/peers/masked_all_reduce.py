@@ -22,7 +22,7 @@ from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import securefed.torch
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, row, show, write
 
 RANKS, TURNS, UNCOUNTED = 3, 41, 5
 BATCHES = (32, 10)
@@ -40,10 +40,7 @@ def main() -> None:
         found = dict(np.load(Path(folder) / "times.npz"))
     rows = [*(r for batch in BATCHES for r in _step_rows(found, batch)), *(_sum_row(found, size) for size in SIZES)]
     path = write("masked_all_reduce", rows)
-    for r in rows:
-        assert r.peer is not None
-        print(f"{r.quantity:24} {r.setting:38} {r.ours:9.4g} {r.unit} plain {r.peer:9.4g}  x {r.ours / r.peer:5.2f}"
-              f"  {r.target or '':26} {r.met}")  # fmt: skip
+    show(rows)
     print(path)
 
 

@@ -9,7 +9,6 @@ Tables of powers are made before the clock starts; their cost is a row of its ow
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, clocked, cpu, row, show, write
 from benchmarks.rows import timed as wall
 from securefed._messages import SERVER, Message
 from securefed._tensors import Layout, Ring, Tensors, TensorSpec
@@ -84,33 +83,10 @@ def main() -> None:
     print(path)
 
 
-def timed(call: Callable[[], object], runs: int) -> list[float]:
-    """CPU seconds of each of `runs` calls, after one that is not counted."""
-    call()
-    return [cpu(call) for _ in range(runs)]
-
-
-def cpu(call: Callable[[], object]) -> float:
-    """CPU seconds of one call, all threads."""
-    start = time.process_time()
-    call()
-    return time.process_time() - start
-
-
-def show(rows: list[Row]) -> None:
-    """Print rows as they stand."""
-    for r in rows:
-        beside = (
-            f"  {r.peer_name} {r.peer:10.4g}  x {r.ratio:7.1f}" if r.peer is not None and r.ratio is not None else ""
-        )
-        met = "" if r.met is None else f"  {r.target}: {'met' if r.met else 'MISSED'}"
-        print(f"{r.quantity:34} {r.setting:38} {r.ours:10.4g} {r.unit:14}{beside}{met}")
-
-
 def _once(private: PrivateKey) -> Iterator[Row]:
     """What is paid once a key."""
     public = private.public
-    yield row("make a key", f"{public.bits} bits", timed(lambda: generate(public.bits), 3), "s")
+    yield row("make a key", f"{public.bits} bits", cpu(lambda: generate(public.bits), 3), "s")
     encryptions_of_zero: tuple[RandomnessKind, ...] = ("half", "short")
     for noise in encryptions_of_zero:
 
@@ -118,7 +94,7 @@ def _once(private: PrivateKey) -> Iterator[Row]:
             encryption_randomness.power_table.cache_clear()
             encryption_randomness.power_table(public.n, public.base, noise)
 
-        yield row("fill the table of powers", f"{public.bits} bits, {noise}, once a process", timed(fill, 1), "s")
+        yield row("fill the table of powers", f"{public.bits} bits, {noise}, once a process", cpu(fill, 1), "s")
 
 
 def _case(case: Case) -> Iterator[Row]:
@@ -134,17 +110,17 @@ def _case(case: Case) -> Iterator[Row]:
     ciphertexts = cipher.from_wire(body["ciphertexts"], count, public.ciphertext_bytes, 0)
     peer_encrypt, peer_decrypt = _phe(case.private)
 
-    seconds = np.asarray(timed(lambda: _upload(scheme, holder, plan, encoded), 5))
+    seconds = np.asarray(cpu(lambda: _upload(scheme, holder, plan, encoded), 5))
     yield _cost("encrypt", case.words, seconds / values * 1e6, "us per value", peer_encrypt, TARGETS[case.noise])
     yield row("encrypt, per ciphertext", case.words, (seconds / count * 1e3).tolist(), "ms")
     online = np.asarray(list(_online(scheme, holder, plan, encoded)))
     yield _cost("encrypt, noise made ahead", case.words, online / values * 1e6, "us per value", peer_encrypt, None)
     factor = 25 if case.ring == 64 else 50  # of 31 and 63 values a ciphertext
-    opened = np.asarray(timed(lambda: packing.unpack(holder.decrypt_upload(ciphertexts), 1, SERVER), 3))
+    opened = np.asarray(cpu(lambda: packing.unpack(holder.decrypt_upload(ciphertexts), 1, SERVER), 3))
     yield _cost("decrypt the sum", case.words, opened / values * 1e6, "us per value", peer_decrypt, factor)
-    added = timed(lambda: cipher.multiply(public, ciphertexts, ciphertexts), 5)
+    added = cpu(lambda: cipher.multiply(public, ciphertexts, ciphertexts), 5)
     yield row("add one client at the server", case.words, [s / values * 1e6 for s in added], "us per value")
-    checked = timed(lambda: cipher.check(public, ciphertexts, 0), 5)
+    checked = cpu(lambda: cipher.check(public, ciphertexts, 0), 5)
     yield row("check one client's ciphertexts", case.words, [s / values * 1e6 for s in checked], "us per value")
     per_value = body["ciphertexts"].nbytes / values
     limit = 8.3 if case.ring == 32 else 16.6
@@ -168,7 +144,7 @@ def _phe(private: PrivateKey) -> tuple[float, float]:
         lambda: [private.public.phe.encrypt(x) for x in floats],
         lambda: [private.phe.decrypt(c) for c in scalars],
     )
-    encrypt, decrypt = (median(timed(call, 3)) / PHE_VALUES * 1e6 for call in calls)
+    encrypt, decrypt = (median(cpu(call, 3)) / PHE_VALUES * 1e6 for call in calls)
     return encrypt, decrypt
 
 
@@ -188,7 +164,7 @@ def _online(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -
     for _ in range(3):
         scheme.client_prepare(state)
         assert scheme.pool.ready(holder.public, scheme.randomness)
-        seconds = cpu(partial(_upload, scheme, holder, plan, encoded))
+        _, seconds = clocked(_upload, scheme, holder, plan, encoded)
         assert not scheme.pool.ready(holder.public, scheme.randomness)
         yield seconds
 

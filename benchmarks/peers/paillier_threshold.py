@@ -11,8 +11,7 @@ import time
 
 import numpy as np
 
-from benchmarks.peers.paillier import show
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, row, show, write
 from securefed._messages import SERVER, Message
 from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import Session

@@ -9,7 +9,6 @@ clients on a sparse graph: the clients play in a process of their own, so that t
 
 from __future__ import annotations
 
-import argparse
 import struct
 import sys
 import time
@@ -23,8 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.peers.paillier import show
-from benchmarks.rows import Row, merge, row
+from benchmarks.rows import Row, row, run_parts
 from securefed import Public
 from securefed.defenses import Identities, ckks, paillier, secure_aggregation
 from securefed.parties import SumClient, SumHelper, SumServer, SumTerms
@@ -49,13 +47,8 @@ stage ends, those of the replies and of the next requests are there at once, in 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure and write `results/parties.json`."""
     parts: dict[str, Callable[[], list[Row]]] = {"loop": _loop, "thousand": _thousand}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all: {', '.join(parts)}")
     torch.set_num_threads(1)
-    for part in parser.parse_args(arguments).parts or list(parts):
-        rows = parts[part]()
-        show(rows)
-        print(merge("parties", rows), flush=True)
+    run_parts("parties", __doc__ or "", parts, arguments)
 
 
 def _loop() -> list[Row]:

@@ -1,17 +1,14 @@
 """Noise and its accounting: `python -m benchmarks.peers.privacy [samplers] [noise] [epsilons] [calibration]`.
 
 CPU time of a draw beside NumPy's generators (fast, but neither exact nor secret: they bound what can be had); a
-client's whole encoding; the noise that is left in decoded sums, as planned and with clients lost; every mechanism's
+client's whole encoding; the noise that is left in decoded sums (the tests lose clients, too); every mechanism's
 epsilon, and calibrated noise, beside dp-accounting's and opacus', with the CPU time that each takes. Parts can be run
 alone, and each keeps the rows of the others.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +25,7 @@ from torch import nn
 
 from benchmarks.peers.accountants import CASES, DELTA, LOSSES, RENYI, Case, Other, prv, renyi
 from benchmarks.peers.noises import CLIENTS, DRAWS, noise
-from benchmarks.rows import Row, merge, row
+from benchmarks.rows import Row, clocked, cpu, row, run_parts
 from securefed._public import Public
 from securefed._sampling.discrete_distributions import discrete_gaussian_draws, skellam_draws
 from securefed._sampling.random_stream import SecureRandomStream
@@ -37,57 +34,32 @@ from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import (
-    DiscreteGaussianLoss,
     PoissonSampling,
     Sampler,
-    SkellamLoss,
     accountant,
     calibrate,
     clip,
-    discrete_gaussian,
     distributed,
     epsilon_of,
     privacy_loss,
     skellam,
 )
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.defenses._simulation import sum_once
 from securefed.problems import TorchModule
 
-MAKERS = {"Skellam": skellam, "discrete Gaussian": discrete_gaussian}
+Timed = tuple[float, float]
+"""A value, and the CPU seconds that it took."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure and write `results/privacy.json`."""
     parts: dict[str, Callable[[], list[Row]]] = {
         "samplers": _samplers,
-        "noise": lambda: [_encoding(), *_variances(), *_dropouts()],
-        "epsilons": lambda: [*_mechanisms(), *_sampled(), *_literature()],
+        "noise": lambda: [_encoding(), *_variances()],
+        "epsilons": lambda: [*_mechanisms(), *_sampled()],
         "calibration": _calibration,
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all: {', '.join(parts)}")
-    wanted = parser.parse_args(arguments).parts or list(parts)
-    if unknown := sorted(set(wanted) - set(parts)):
-        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(parts)}")
-    for part in wanted:
-        rows = parts[part]()
-        path = merge("privacy", rows)
-        for r in rows:
-            beside = f"  peer {r.peer:10.4g}  x {r.ratio:8.3g}" if r.peer is not None and r.ratio is not None else ""
-            print(f"{r.quantity:44} {r.setting:52} {r.ours:10.5g} {r.unit:14} {r.target or '':16} {r.met}{beside}")
-        print(path, flush=True)
-
-
-def _seconds(call: Callable[[], Any], runs: int = 5) -> list[float]:
-    """CPU seconds of each of `runs` calls, after one that is not counted."""
-    call()
-    return [_cpu(call)[1] for _ in range(runs)]
-
-
-def _cpu(call: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.process_time()
-    return call(), time.process_time() - start
+    run_parts("privacy", __doc__ or "", parts, arguments)
 
 
 def _samplers() -> list[Row]:
@@ -108,8 +80,8 @@ def _samplers() -> list[Row]:
         ),
     ):
         for variance in (4.0, 1e4, 1e12):
-            speeds = [DRAWS / s / 1e6 for s in _seconds(lambda d=draw, v=variance: d(v, DRAWS, stream))]  # type: ignore[misc]
-            theirs = DRAWS / median(_seconds(lambda p=peer, v=variance: p(v))) / 1e6  # type: ignore[misc]
+            speeds = [DRAWS / s / 1e6 for s in cpu(lambda d=draw, v=variance: d(v, DRAWS, stream), 5)]  # type: ignore[misc]
+            theirs = DRAWS / median(cpu(lambda p=peer, v=variance: p(v), 5)) / 1e6  # type: ignore[misc]
             ours = median(speeds)
             found = Row(
                 f"exact {name} draws", f"variance {variance:.0e}", ours, "M draws/s a core", len(speeds),
@@ -123,7 +95,7 @@ def _encoding() -> Row:
     layout = Layout((TensorSpec("x", (DRAWS,)),))
     defense = chain(clip(1.0), skellam(1.0), secure_aggregation())
     plan, value = defense.plan(layout, 100), {"x": np.random.default_rng(0).normal(size=DRAWS)}
-    times = [1e3 * s for s in _seconds(lambda: defense.encode(value, plan), 3)]
+    times = [1e3 * s for s in cpu(lambda: defense.encode(value, plan), 3)]
     return row("clip, rotate, round, noise", "N=100, d=1e6, Skellam", times, "ms CPU a client")
 
 
@@ -149,27 +121,28 @@ def _variance(name: str, setting: str, shares: list[float]) -> Row:
     return row(f"variance beside the plan's, {name}", setting, shares, "", target="within 1 %", met=met)
 
 
-def _dropouts() -> list[Row]:
-    """What protects where 3 of 10 are lost and one survivor colludes, whose share is one of seven alike."""
-    entries, rows = 100_000, []
-    for name, make in MAKERS.items():
-        defense = chain(clip(1.0), make(4.0, survivors=7, colluding=1), secure_aggregation(7))
-        layout, zeros = Layout((TensorSpec("x", (entries,)),)), {i: {"x": np.zeros(entries)} for i in range(10)}
-        claimed, other = dict(defense.plan(layout, 10).epsilon)[1], renyi(lambda link, plan: link)
-        found = []
-        for _ in range(3):
-            total = sum_once(defense, layout, zeros, drop=lambda stage, party: stage == "upload" and party < 3)
-            assert len(total.survivors) == 7
-            noise = math.sqrt(float(total.total["x"].var()) * 6 / 7)
-            found.append(other(GaussianDpEvent(noise), defense.plan(layout, 10), 1))
-        rows.append(
-            row(
-                f"epsilon of the noise that is left, {name}", "z=4, 3 of 10 lost, 1 of 7 survivors colludes, d=1e5",
-                found, "", peer=claimed, peer_name="claimed by the plan",
-                target="<= claimed + .01", met=max(found) <= claimed + 0.01,
-            )
-        )  # fmt: skip
-    return rows
+def _both(
+    quantity: str, setting: str, by: str, ours: Timed, theirs: Timed, within: float, relative: bool = False
+) -> list[Row]:
+    """Two rows: a value beside a peer's, which has to agree, and the CPU milliseconds that each took.
+
+    Args:
+        quantity: what is compared.
+        setting: of both.
+        by: the peer's name.
+        ours: our value and its CPU seconds.
+        theirs: the peer's.
+        within: how far apart they may be.
+        relative: whether that is a share of the peer's value.
+    """
+    (value, took), (other, seconds) = ours, theirs
+    apart = abs(value / other - 1) if relative else abs(value - other)
+    target = f"within {100 * within:g} %" if relative else f"within {within:g}"
+    setting = f"{setting}, beside {by}"
+    return [
+        row(quantity, setting, [value], "", peer=other, peer_name=by, target=target, met=apart < within),
+        row(f"CPU of {quantity}", setting, [1e3 * took], "ms", peer=1e3 * seconds, peer_name=by),
+    ]
 
 
 def _mechanisms() -> list[Row]:
@@ -186,16 +159,9 @@ def _dp_sgd() -> list[Row]:
     """opacus' Renyi accountant, which clients of `PrivateFedAvg` keep, beside dp-accounting's at the same orders."""
     method = PrivateFedAvg(problem=TorchModule(module=partial(nn.Linear, 4, 3)), local_steps=12, batch_size=5)
     event = PoissonSampledDpEvent(method.rate(20), GaussianDpEvent(method.noise_multiplier))
-    ours, took = _cpu(lambda: method.per_round(20))
-    theirs, seconds = _cpu(lambda: renyi(lambda link, plan: event, RDPAccountant.DEFAULT_ALPHAS)(None, None, 12))  # type: ignore[arg-type]
-    setting = f"z=1, q=.25, 12 steps, delta=1e-5, beside {RENYI}"
-    return [
-        row(
-            "epsilon, DP-SGD", setting, [ours], "", peer=theirs, peer_name=RENYI, target="within .01",
-            met=abs(ours - theirs) < 0.01,
-        ),
-        row("CPU of epsilon, DP-SGD", setting, [1e3 * took], "ms", peer=1e3 * seconds, peer_name=RENYI),
-    ]  # fmt: skip
+    theirs = clocked(lambda: renyi(lambda link, plan: event, RDPAccountant.DEFAULT_ALPHAS)(None, None, 12))  # type: ignore[arg-type]
+    ours = clocked(method.per_round, 20)
+    return _both("epsilon, DP-SGD", "z=1, q=.25, 12 steps, delta=1e-5", RENYI, ours, theirs, 0.01)
 
 
 def _compared(name: str, case: Case, other: Other, by: str) -> list[Row]:
@@ -206,44 +172,21 @@ def _compared(name: str, case: Case, other: Other, by: str) -> list[Row]:
     took = []
     for _ in range(3):
         _forget()
-        took.append(1e3 * _cpu(lambda: case.defense().plan(case.layout, 10))[1])
-    theirs, seconds = _cpu(lambda: other(link, plan, rounds))
-    setting = f"z={case.noise:g}, {rounds} exchanges, delta=1e-5, beside {by}"
-    return [
-        row(
-            f"epsilon, {name}", setting, [ours], "", peer=theirs, peer_name=by, target="within .01",
-            met=abs(ours - theirs) < 0.01,
-        ),
-        row(
-            f"CPU of epsilon, {name}", setting, [t / len(plan.epsilon) for t in took], "ms", peer=1e3 * seconds,
-            peer_name=by,
-        ),
-    ]  # fmt: skip
+        took.append(clocked(lambda: case.defense().plan(case.layout, 10))[1])
+    mine = ours, median(took) / len(plan.epsilon)
+    setting = f"z={case.noise:g}, {rounds} exchanges, delta=1e-5"
+    return _both(f"epsilon, {name}", setting, by, mine, clocked(lambda: other(link, plan, rounds)), 0.01)
 
 
 def _sampled() -> list[Row]:
     """The known point: sigma 1, q .01, 10 000 rounds of Poisson sampling."""
-    setting, rows = "z=1, q=.01, T=1e4, delta=1e-5", []
     _forget()
-    ours, took = _cpu(lambda: epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01)))
-    for by, other in (
-        (LOSSES, _poisson_pld(1.0, 0.01)),
-        ("opacus, PRV", prv(1.0, 0.01)),
-    ):
-        theirs, seconds = _cpu(lambda other=other: other(None, None, 10_000))
-        # opacus is told to be within 2e-3, rounds on a grid, and returns its upper bound
-        rows.append(
-            row(
-                "epsilon under Poisson sampling", f"{setting}, beside {by}", [ours], "", peer=theirs, peer_name=by,
-                target="within .01", met=abs(ours - theirs) < 0.01,
-            )
-        )  # fmt: skip
-        rows.append(
-            row(
-                "CPU of epsilon under Poisson sampling", f"{setting}, beside {by}", [1e3 * took], "ms",
-                peer=1e3 * seconds, peer_name=by,
-            )
-        )  # fmt: skip
+    ours = clocked(lambda: epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01)))
+    rows = []
+    # opacus is told to be within 2e-3, rounds on a grid, and returns its upper bound
+    for by, other in ((LOSSES, _poisson_pld(1.0, 0.01)), ("opacus, PRV", prv(1.0, 0.01))):
+        theirs = clocked(partial(other, None, None, 10_000))
+        rows += _both("epsilon under Poisson sampling", "z=1, q=.01, T=1e4, delta=1e-5", by, ours, theirs, 0.01)
     return rows
 
 
@@ -256,66 +199,20 @@ def _poisson_pld(noise: float, rate: float) -> Other:
     return epsilon
 
 
-def _literature() -> list[Row]:
-    """Integer noise at scale 64, beside the Gaussian that it stands for."""
-    theirs = renyi(lambda link, plan: GaussianDpEvent(10.0))(None, None, 100)  # type: ignore[arg-type]
-    rows = []
-    for name, loss in (
-        ("Skellam", SkellamLoss(64**2, 1, 640.0**2)),
-        ("50 discrete Gaussians", DiscreteGaussianLoss(64**2, 1, 640.0**2 / 50, 50)),
-    ):
-        ours = loss.epsilon(100)
-        found = row(
-            f"epsilon, {name}",
-            "z=10, T=100, scale 64, delta=1e-5",
-            [ours],
-            "",
-            peer=theirs,
-            peer_name="dp-accounting, Renyi, Gaussian noise",
-            target="within .03",
-            met=abs(ours - theirs) < 0.03,
-        )
-        rows.append(found)
-    return rows
-
-
 def _calibration() -> list[Row]:
     """The least noise for an epsilon, and the CPU time to find it."""
-    rows: list[Row] = []
-    cases: list[tuple[str, Sampler, int, dict[str, Callable[[], float]]]] = [
-        (
-            "epsilon 3, T=100, everybody in every round",
-            "full",
-            100,
-            {LOSSES: lambda: _calibrated(GaussianDpEvent, 100)},
-        ),
-        (
-            "epsilon 3, T=100, Poisson q=.1",
-            PoissonSampling(0.1),
-            100,
-            {
-                LOSSES: lambda: _calibrated(_a_tenth, 100),
-                "opacus, PRV": lambda: _opacus_noise(100, 0.1),
-            },
-        ),
+    everybody: dict[str, Callable[[], float]] = {LOSSES: lambda: _calibrated(GaussianDpEvent, 100)}
+    sampled = {LOSSES: lambda: _calibrated(_a_tenth, 100), "opacus, PRV": lambda: _opacus_noise(100, 0.1)}
+    cases: list[tuple[str, Sampler, dict[str, Callable[[], float]]]] = [
+        ("epsilon 3, T=100, everybody in every round", "full", everybody),
+        ("epsilon 3, T=100, Poisson q=.1", PoissonSampling(0.1), sampled),
     ]
-    for setting, sampler, rounds, peers in cases:
+    rows: list[Row] = []
+    for setting, sampler, peers in cases:
         _forget()
-        ours, took = _cpu(lambda s=sampler, r=rounds: calibrate(3.0, DELTA, r, s))
+        ours = clocked(partial(calibrate, 3.0, DELTA, 100, sampler))
         for by, peer in peers.items():
-            theirs, seconds = _cpu(peer)
-            rows.append(
-                row(
-                    "noise multiplier", f"{setting}, beside {by}", [ours], "", peer=theirs, peer_name=by,
-                    target="within 1 %", met=abs(ours / theirs - 1) < 0.01,
-                )
-            )  # fmt: skip
-            rows.append(
-                row(
-                    "CPU of calibration", f"{setting}, beside {by}", [1e3 * took], "ms", peer=1e3 * seconds,
-                    peer_name=by,
-                )
-            )  # fmt: skip
+            rows += _both("noise multiplier", setting, by, ours, clocked(peer), 0.01, relative=True)
     return rows
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.rows import Row, write
+from benchmarks.rows import Row, show, write
 from securefed.defenses import secure_aggregation
 from securefed.parties import SumClient, SumServer, SumTerms
 
@@ -27,8 +27,7 @@ def main() -> None:
     logging.getLogger("securefed").setLevel(logging.ERROR)
     rows = [_row(size, name) for size in TURNS for name in ("one entry beyond", "all beyond", "not finite", "fails")]
     path = write("reply_time", rows)
-    for row in rows:
-        print(f"{row.quantity:28} {row.setting:28} AUC {row.ours:.3f}  {row.target}  {row.met}")
+    show(rows)
     print(path)
 
 

@@ -13,23 +13,20 @@ A client beside its own mask stream is measured by `benchmarks.peers.upload_path
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.exchange import exchange, uniform
-from benchmarks.rows import Row, merge, row
+from benchmarks.rows import Row, clocked, cpu, row, run_parts
 from securefed._tensors import Layout, Tensors, TensorSpec
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import chain
@@ -90,18 +87,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         "client": _large_client,
         "primitives": lambda: [_shamir(), *_mask_generator()],
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all: {', '.join(parts)}")
-    wanted = parser.parse_args(arguments).parts or list(parts)
-    if unknown := sorted(set(wanted) - set(parts)):
-        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(parts)}")
-    for part in wanted:
-        rows = parts[part]()
-        path = merge("secure_aggregation", rows)
-        for r in rows:
-            beside = f"  peer {r.peer:10.4g}  x {r.ratio:8.1f}" if r.peer is not None and r.ratio is not None else ""
-            print(f"{r.quantity:34} {r.setting:38} {r.ours:10.4g} {r.unit:14} {r.target or '':28} {r.met}{beside}")
-        print(path, flush=True)
+    run_parts("secure_aggregation", __doc__ or "", parts, arguments)
 
 
 def _turns(ours: Sequence[Callable[[], Measured]], peer: Callable[[], Measured]) -> list[list[Measured]]:
@@ -170,7 +156,15 @@ def _shamir() -> Row:
         assert FIELD.combine(range(1, 52), shares[:51]) == hidden
 
     peer = _peer("shamir", 100)["ms"]
-    return _row("Shamir, both secrets, made and combined", "N=100, t=51", _cpu(both, 20), "ms", None, peer, 700)
+    return _row(
+        "Shamir, both secrets, made and combined",
+        "N=100, t=51",
+        [1e3 * s for s in cpu(both, 20)],
+        "ms",
+        None,
+        peer,
+        700,
+    )
 
 
 def _mask_generator() -> list[Row]:
@@ -185,8 +179,8 @@ def _mask_generator() -> list[Row]:
     made, added, openssl_speeds = [], [], []
     for _ in range(REPEATS):
         openssl_speeds.append(_openssl())
-        made += [2000 * (1 << 14) / ms / 1e3 for ms in _cpu(make, 2)]
-        added += [64 * flat.size / ms / 1e3 for ms in _cpu(lambda: apply_masks([flat], masks), 2)]
+        made += [2000 * (1 << 14) / s / 1e6 for s in cpu(make, 2)]
+        added += [64 * flat.size / s / 1e6 for s in cpu(lambda: apply_masks([flat], masks), 2)]
     openssl = median(openssl_speeds)
     rows = []
     for quantity, speeds, least in [("mask generator", made, 0.8), ("masks made and added", added, None)]:
@@ -233,7 +227,7 @@ def _exchange(clients: int, entries: int, lost: int, defense: Defense = DEFENSE,
         return defense.encode(value(client), plan)
 
     total, measured = exchange(defense.aggregation, plan, encoded, lost, prepared=prepared)
-    decoded, seconds = _seconds(lambda: defense.decode(total.total, plan, total.count))
+    decoded, seconds = clocked(defense.decode, total.total, plan, total.count)
     exact = sum(value(client)["w"] for client in total.survivors)
     assert np.abs(decoded["w"] - exact).max() <= plan.tensors[0].error
     sent = {stage: float(count) for stage, count in measured.sent.items()}
@@ -243,23 +237,8 @@ def _exchange(clients: int, entries: int, lost: int, defense: Defense = DEFENSE,
     }  # fmt: skip
 
 
-def _seconds(call: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.process_time()
-    return call(), time.process_time() - start
-
-
 def _layout(entries: int) -> Layout:
     return Layout((TensorSpec("w", (entries,), 8.0),))
-
-
-def _cpu(call: Callable[[], object], runs: int) -> list[float]:
-    """CPU milliseconds of each of `runs` calls, after one that is not counted."""
-    out = []
-    for _ in range(runs + 1):
-        start = time.process_time()
-        call()
-        out.append((time.process_time() - start) * 1e3)
-    return out[1:]
 
 
 def _peer(*arguments: object) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Measure an upload: masks made and added, masks made ahead, the checks, and the server's part.
+"""Measure a client's upload: beside its own mask stream, with masks made ahead, and the checks of a verified sum.
 
 The figures are CPU times of one thread. The peer is another of our own ways to do the same, or the cipher alone, in
 the same run.
@@ -7,36 +7,24 @@ the same run.
 from __future__ import annotations
 
 import secrets
-import time
-import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from benchmarks.peers.exchange import _forget
-from benchmarks.rows import Row, row, write
-from securefed._messages import SERVER, Message, PartyId, Transcript
-from securefed._persistence.packing import unnest
-from securefed._runtime.exchange import Coordinator
-from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
-from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.message_log import MessageLog
-from securefed._runtime.open_exchange import ExchangeContent, open_exchange
+from benchmarks.rows import Row, clocked, row, show, write
+from securefed._messages import SERVER, Message, PartyId
 from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import INDICATOR, Defense, Session, UploadContext, without_indicator
 from securefed.defenses._chain import chain
 from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
 from securefed.defenses._secure_aggregation.mask_streams import CHUNKS, PATHS, forced, measure
-from securefed.defenses._secure_aggregation.masks import SignedMask, apply_masks
 from securefed.defenses._secure_aggregation.mersenne import dot
 from securefed.defenses._secure_aggregation.verification import FULL
 
-RUNS, PEERS, ENTRIES = 9, 34, 1_000_000
-CLIENTS, MEMORY_ENTRIES = 100, 100_000
+RUNS, ENTRIES, CLIENTS = 9, 1_000_000, 100
 SPARSE = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.3}
 STREAM_TURNS, STREAM_CHUNK = 21, 1 << 17
 
@@ -44,33 +32,10 @@ STREAM_TURNS, STREAM_CHUNK = 21, 1 << 17
 def main() -> None:
     """Measure and write `results/upload_path.json`."""
     beside = [row for path in PATHS for options in ({}, SPARSE) for row in _beside_its_stream(path, options)]
-    rows = [_masks(), *beside, *_verification(), *_critical_path({}), *_critical_path(SPARSE), _memory()]
+    rows = [*beside, *_verification(), *_critical_path({}), *_critical_path(SPARSE)]
     path = write("upload_path", rows)
-    for r in rows:
-        beside = f"  peer {r.peer:10.4g}  ratio {r.ratio:6.2f}" if r.peer is not None and r.ratio is not None else ""
-        print(f"{r.quantity:38} {r.setting:40} {r.ours:10.4g} {r.unit:14} {r.target or '':20} {r.met}{beside}")
+    show(rows)
     print(path)
-
-
-def _masks() -> Row:
-    """Compare making and adding one client's masks with AES-128-CTR, which only makes as many bytes; in turns."""
-    flat = np.zeros(ENTRIES, np.uint32)
-    masks = [SignedMask(secrets.token_bytes(32), 1) for _ in range(PEERS)]
-    zeros, buffer = memoryview(bytes(1 << 16)), bytearray((1 << 16) + 15)
-    cipher = Cipher(algorithms.AES(secrets.token_bytes(16)), modes.CTR(bytes(16))).encryptor()
-
-    def raw() -> None:
-        for _ in range(PEERS * ENTRIES * 4 // len(zeros)):
-            cipher.update_into(zeros, buffer)
-
-    turns = [(_ms(lambda: apply_masks([flat], masks)), _ms(raw)) for _ in range(RUNS)]
-    speeds = [[PEERS * ENTRIES / ms / 1e3 for ms in side] for side in zip(*turns, strict=True)]
-    ratio = median(peer / ours for ours, peer in turns)
-    return Row(
-        "masks made and added", f"{PEERS} masks, d={ENTRIES:.0e}", median(speeds[0]), "M uint32/s", RUNS,
-        (min(speeds[0]), max(speeds[0])), median(speeds[1]), "AES-128-CTR, made only", ratio, ">= 0.8 of the peer",
-        ratio >= 0.8,
-    )  # fmt: skip
 
 
 def _verification() -> Iterator[Row]:
@@ -176,68 +141,6 @@ def _until_upload(
     return clients[0], Message(session.run, 0, stage, SERVER, 0, outgoing[0])
 
 
-class _Together:
-    """The clients behind a transport that answers all at once. Contributions are computed when asked, and not kept."""
-
-    def __init__(self, defense: Defense, session: Session) -> None:
-        self.protocol, self.session = defense.aggregation, session
-        self.clients: dict[PartyId, Any] = {}
-
-    def answer(self, party: PartyId, data: bytes) -> bytes:
-        message = Message.decode(data)
-        if party not in self.clients:
-            self.clients[party] = self.protocol.client_open(self.session, party)
-        request = replace(message, body=unnest("protocol", message.body))
-        if message.stage != self.protocol.upload:
-            self.clients[party], reply = self.protocol.client_step(self.clients[party], request, None)
-        else:
-            encoded = {"w": np.full(MEMORY_ENTRIES, party), INDICATOR: np.zeros(2, np.int64)}
-            context = UploadContext(self._context(message), b"")
-            accepted = self.protocol.client_accept(self.clients[party], request, context)
-            self.clients[party], reply = self.protocol.client_upload(accepted, encoded)
-        return Message(message.run, message.round, message.stage, party, SERVER, reply).encode()
-
-    def _context(self, message: Message) -> bytes:
-        cohort = self.session.cohort
-        counted, broadcast = CountedExchanges.read(message, cohort, followed=False), unnest("broadcast", message.body)
-        return exchange_context(self.session, ExchangeHeader(cohort, "train", 0), tensors_digest(broadcast), counted)
-
-    def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Mapping[PartyId, bytes]:
-        return {party: self.answer(party, data) for party, data in outgoing.items()}
-
-
-class _OneByOne(_Together):
-    def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
-        return ((party, self.answer(party, data)) for party, data in outgoing.items())
-
-
-def _memory() -> Row:
-    """All that one exchange allocates at its peak: the server's, and what the clients hold between two messages."""
-    _peak(_OneByOne, 3)
-    streamed, together = ([_peak(kind, CLIENTS) for _ in range(3)] for kind in (_OneByOne, _Together))
-    return row(
-        "memory of an exchange at its peak", f"N={CLIENTS}, d={MEMORY_ENTRIES:.0e}, uploads of 0.4 MB", streamed, "MB",
-        peer=median(together), peer_name="replies all at once",
-    )  # fmt: skip
-
-
-def _peak(kind: type[_Together], clients: int) -> float:
-    defense, layout = _defense({}), _layout(MEMORY_ENTRIES)
-    transcript, cohort = Transcript(secrets.token_hex(16)), tuple(range(clients))
-    transport = kind(defense, Session(transcript.run, 0, cohort, defense.plan(layout, clients)))
-    log = MessageLog(transcript, keep=False)
-    tracemalloc.start()
-    broadcast = {"model": np.zeros(MEMORY_ENTRIES, np.float32)}
-    counted = CountedExchanges.of(cohort, {}, None)
-    content = ExchangeContent(ExchangeHeader(cohort, "train", 0), broadcast, counted, lambda _: {})
-    exchange = open_exchange(defense, {"train": layout}, clients, 0, content, log)
-    summed = Coordinator(transport, log).exchange(exchange)
-    peak = tracemalloc.get_traced_memory()[1] / 1e6
-    tracemalloc.stop()
-    assert (summed.record.encoded["w"] == sum(cohort)).all()
-    return peak
-
-
 def _defense(options: Mapping[str, Any]) -> Defense:
     return chain(secure_aggregation(**options))
 
@@ -247,9 +150,7 @@ def _layout(entries: int) -> Layout:
 
 
 def _ms(call: Callable[[], object]) -> float:
-    start = time.process_time()
-    call()
-    return (time.process_time() - start) * 1e3
+    return clocked(call)[1] * 1e3
 
 
 if __name__ == "__main__":

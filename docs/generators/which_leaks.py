@@ -37,7 +37,7 @@ def pages() -> dict[str, str]:
         "",
         *_table(kept, "client", "One client's data"),
         *_table(kept, "federation", "All clients' data together"),
-        "What the words promise: [how verdicts are reached](/explanation/verdicts.md). The figure is the",
+        "What the words promise: [how verdicts are reached](/reference/audit-verdicts.md#verdicts). The figure is the",
         "leakage of the strongest attack: 1 is exact, 0 is no better than a guess without the messages; what is worse",
         "than the guess is written 0. An empty cell was not attacked. What changes the figures is measured in",
         "[what drives leakage](/leakage.md).",

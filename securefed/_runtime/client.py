@@ -7,6 +7,8 @@ selects clients. Callers hand each message to `ClientNode.handle`: transports, a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +61,8 @@ class ClientNode(SumNode):
         super().__init__(client, run, schema, defense, **settings)
         own: Any = self.algorithm
         self._spending: SupportsPrivacyCost[Any] | None = own if supports(own, SupportsPrivacyCost) else None
-        self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
+        with noted(f"client {client}"):
+            self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
 
     @property
     def terms(self) -> str:
@@ -86,6 +89,7 @@ class ClientNode(SumNode):
             return self.algorithm.contribute(state.committed, pending.broadcast, self.rng(pending))
         except Exception as error:
             if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
+                error.add_note(f"client {self.client}, round {pending.message.round}")
                 raise
             return error
 
@@ -135,7 +139,8 @@ class ClientNode(SumNode):
         return cost_of(self._defense, state.session.plan, steps)
 
     def _advance(self, tentative: Any, followed: Tensors | None) -> Any:
-        return self.algorithm.commit(tentative, RoundOutcome(True, followed))
+        with noted(f"client {self.client}"):
+            return self.algorithm.commit(tentative, RoundOutcome(True, followed))
 
     def _outside(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors] | None:
         """Answer how the last round ended, and what a selection asks for; `None` for a message of an exchange."""
@@ -152,6 +157,16 @@ class ClientNode(SumNode):
         if message.stage != REVEAL:
             return state, {}
         return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
+
+
+@contextmanager
+def noted(where: str) -> Iterator[None]:
+    """Note on an error of the algorithm at which client it occurred; Python shows notes below the error."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(where)
+        raise
 
 
 def _with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> ClientNodeState:

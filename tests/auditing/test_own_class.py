@@ -88,6 +88,24 @@ class Late(Sum):
         return super().contribute(client, broadcast, rng)
 
 
+class Forgets(Sum):
+    def commit(self, client, outcome):
+        if client[0].x[0, 0] > 2:
+            raise KeyError("memory")
+        return client
+
+
+class PickyLater(Sum):
+    def __init__(self):
+        self.enrolled = 0
+
+    def enroll(self, data, public, rng):
+        self.enrolled += 1
+        if self.enrolled > 4 and data.x[0, 0] > 2:  # the rehearsal enrols four clients
+            raise KeyError("labels")
+        return data, 0
+
+
 class Divides(Sum):
     def combine(self, server, aggregate):
         raise ZeroDivisionError("no step")
@@ -117,6 +135,8 @@ def clients(seed):
         (NoWeights(), r"client 0, round 0: NoWeights\.contribute raised KeyError: 'weights'"),
         (Picky(), r"client 2, round 0: Picky\.enroll raised KeyError: 'labels'"),
         (Late(), r"client 2, round 2, seed 0: Late\.contribute raised KeyError"),
+        (Forgets(), r"client 2, seed 0: Forgets\.commit raised KeyError: 'memory'"),
+        (PickyLater(), r"client 2, seed 0: PickyLater\.enroll raised KeyError: 'labels'"),
         (Divides(), r"seed 0: Divides\.combine raised ZeroDivisionError: no step"),
         (Narrow(), r"client 0, round 0: Narrow: .*'sum' has shape \(2,\), the layout has \(3,\)"),
         (Stateless(), r"must return \(state, tensors by name\), not dict"),

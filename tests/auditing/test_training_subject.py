@@ -12,7 +12,7 @@ from torch import nn
 
 from securefed import audit_training
 from securefed._auditing.report.decision import decision
-from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digits
+from securefed._auditing.training.attack_inputs import AttackInputs, TooLittleTime, in_two_digits
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import SimulatedRuns
 from securefed._auditing.training.row_attack import _affordable
@@ -20,7 +20,6 @@ from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_subject import TrainingSubject
 from securefed.attacks import views
 from securefed.attacks._generic import TimeBudget, on_clock
-from securefed.errors import TranscriptError
 from tests.auditing.hand_clock import HandClock
 
 
@@ -81,14 +80,15 @@ def test_what_the_strongest_membership_attack_did_not_see_is_said_beside_the_oth
     assert "membership/shadow, the strongest attack on membership, did not run" in page
 
 
-@pytest.mark.parametrize(("share", "asked"), [(0.0, []), (0.05, [1300])])
-def test_seconds_that_would_do_are_those_of_the_whole_audit(share: float, asked: list[int]) -> None:
+@pytest.mark.parametrize(("share", "asked"), [(0.0, None), (0.05, 1300)])
+def test_seconds_that_would_do_are_those_of_the_whole_audit(share: float, asked: int | None) -> None:
     """A view of a run that has a twentieth of the time: 4 s were spent, and 60 more are needed."""
     budget = TimeBudget.of(10.0)
     spent = TimeBudget(10.0, budget.until - 4.0)
     inputs = AttackInputs(None, None, (), None, 2, None, None, spent, share)  # type: ignore[arg-type] # time is asked alone
-    assert inputs.ask_for(60.0) == "allow more `seconds`"
-    assert [in_two_digits(seconds) for seconds in inputs.asked] == asked
+    error = inputs.too_little_time("it takes long", 60.0)
+    assert str(error) == "it takes long; allow more `seconds`"
+    assert (None if error.seconds is None else in_two_digits(error.seconds)) == asked
     assert [in_two_digits(seconds) for seconds in (0.2, 7.1, 99.5, 123.0, 4000.0)] == [1, 8, 100, 130, 4000]
 
 
@@ -100,9 +100,9 @@ def test_a_search_that_had_too_little_time_asks_for_seconds_of_the_audit() -> No
     inputs.__dict__["network"] = network  # in place of the cached property
     inversion = SimpleNamespace(features=1000, simulation=lambda _, __, x, ___: (x**3).sum(dim=0))
     problem = SimpleNamespace(point=None, targets=None)
-    with pytest.raises(TranscriptError, match="longer than the time left; allow more `seconds`"):
+    with pytest.raises(TooLittleTime, match="longer than the time left; allow more `seconds`") as raised:
         _affordable(inputs, inversion, problem, 0.001)  # type: ignore[arg-type] # stand-ins of a search
-    assert len(inputs.asked) == 1 and inputs.asked[0] > 2 * 0.004
+    assert raised.value.seconds is not None and raised.value.seconds > 2 * 0.004
 
 
 def test_sizes_that_were_not_measured_are_listed_once_for_each_reason() -> None:

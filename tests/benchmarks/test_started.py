@@ -17,7 +17,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
 ELSEWHERE = {
-    "benchmarks.peers.breaching_inversion": "breaching",
     "benchmarks.peers.pfl_fedavg": "pfl",
     "benchmarks.peers.flower_secagg_app.app": "digits",
 }
@@ -96,8 +95,8 @@ def test_scripts_modules_and_tests_are_found_where_they_are_started() -> None:
     modules = {name for tree in found.values() for name in started_modules(tree)}
     scripts = {script.name for path in FILES for script in started_paths(path, found[module_of(path)])}
     texts = {name for tree in found.values() for name in named_paths(tree)}
-    assert {"benchmarks.peers.cohort", "benchmarks.peers.faps_memory", "securefed", "pytest"} <= modules
-    assert {"breaching_inversion.py", "pfl_fedavg.py", "flower_secagg.py", "parties_http.py"} <= scripts
+    assert {"benchmarks.peers.cohort", "securefed", "pytest"} <= modules
+    assert {"pfl_fedavg.py", "flower_secagg.py", "parties_http.py"} <= scripts
     assert {"benchmarks/peers/flower_secagg.py", "tests/contract/test_non_interference.py", "tests/defenses"} <= texts
 
 

@@ -1,26 +1,10 @@
 """Compare a simulated FAPS client's messages with the observed ones, as functions of its Gram matrix S.
 
-FAPS is a method of federated PCA. In round k the server broadcasts a basis Z_k, orthonormal (features, rank). The
-client keeps a subspace X_k of the same shape. In round 0 it takes X_0 = Z_0. In round k >= 1, with X = X_{k-1}, it
-iterates V <- orth(H V), c_k times from V = X, and the last V is X_k:
-
-    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X.
-
-beta is at first beta_scale lambda_1(S), with a public setting beta_scale. An adaptive client may raise it every fifth
-round; only the first rounds are read, in which the attacker knows whether it did (`fit_plan.known_rounds`). The client
-sends the matrix Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k, with W_k the W at X_k, and the number
-tr(Z_k^T S Z_k). There are three kinds of residuals, each the simulated value less the observed one:
-
-    Y_k of every round, divided by the norm of the observed Y_k;
-    tr(Z_k^T S Z_k) of every round;
-    lambda_1(S), which the first message shows, since Z_0^T Y_0 = beta I.
-
-The number c_k of iterations, the inner count of a round, is public where FAPS makes a fixed number of them. Where the
-client stops by a rule, the inner counts are fitted together with S. They are then real numbers: a count between two
-whole ones stands for a subspace between two iterates (`simulated_client`).
-
-`client_fit` minimises the residuals, and `multiple_shooting` finds a start for that. In a `RoundView` the tensors named
-`BASIS`, `PRODUCT` and `CAPTURED` are Z_k, Y_k and the number tr(Z_k^T S Z_k).
+There are three kinds of residuals, each the simulated value less the observed one: Y_k of every round, divided by the
+norm of the observed Y_k; tr(Z_k^T S Z_k) of every round; and lambda_1(S), which the first message shows. Only the first
+rounds are read, in which the attacker knows whether an adaptive client raised beta (`fit_plan.known_rounds`). Inner
+counts that follow a stop rule are fitted with S, as real numbers (`simulated_client`). `client_fit` minimises the
+residuals, and `multiple_shooting` finds a start for that. The package's head has the symbols.
 """
 
 from __future__ import annotations

@@ -1,27 +1,12 @@
 """Reconstruct a FAPS client's Gram matrix S by fitting a simulated client to its first messages.
 
-`consensus_attack` calls `fit_client` where a view shows a single client. FAPS is federated PCA. In round k the server
-broadcasts a basis Z_k, orthonormal (features, rank), and the client keeps a subspace X_k of the same shape, X_0 = Z_0.
-From X = X_{k-1} it iterates V <- orth(H V), c_k times, and the last V is X_k. It sends Y_k:
-
-    H = S + X W^T + W X^T + beta Z_k Z_k^T,    W = -(I - X X^T) S X,    beta = beta_scale lambda_1(S)
-    Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k,           W_k the W at X_k
-
-It also sends tr(Z_k^T S Z_k). The unknowns are S and, where the client stops its inner iterations by a rule, their
-numbers c_k (inner counts), taken as real numbers. The residuals are the simulated less the observed Y_k, traces and
-lambda_1(S), which the first message shows (`client_equations`). The fit goes in steps:
-
-1. A start near the truth: `near_consensus`, or `low_rank_estimate` where the client has few rows, so that S has low
-   rank and can be written in a small basis of the messages' span (`reduced` leads there, `restored` back).
-2. Multiple shooting (`multiple_shooting`), in which the subspaces X_k of all rounds are unknown at first, too, leads
-   from there close to S; then S alone is fitted to all rounds.
-3. Gauss-Newton steps bring the residuals of all rounds to round-off, or to the noise that the first message shows. That
-   is accepted where the Jacobian has full rank and is well enough conditioned for that residual. A small residual alone
-   is no proof: residuals of 1e-5 occur with relative errors of S of 0.9.
-
-`equations.parametrisation` writes S as a function of `count` parameters. Where S has full rank these are its entries
-(`SymmetricMatrices`). Where its rank is low they are those of the factor F of S = F F^T; F is free up to a rotation, so
-inner counts;
+Unknown are S and, where the client stops its inner iterations by a rule, the inner counts, taken as real numbers. The
+fit starts near the truth (`near_consensus`, or `low_rank_estimate` where S has low rank and is written in a small basis
+of the messages' span), goes on by multiple shooting, which leaves the subspaces of all rounds unknown at first
+(`multiple_shooting`), and ends with Gauss-Newton steps on all rounds (`client_equations`). It is accepted where the
+residuals are round-off or noise and the Jacobian has full rank and is well enough conditioned for them: residuals of
+1e-5 occur with relative errors of S of 0.9. Where S has low rank its parameters are those of F, S = F F^T, free up to a
+rotation. The package's head has the symbols.
 """
 
 from __future__ import annotations

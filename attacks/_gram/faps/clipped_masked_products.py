@@ -1,15 +1,11 @@
 """Estimate a Gram matrix S from sums of FAPS messages that a defence clipped, or to which it added noise of known size.
 
-FAPS is federated PCA. In round k the server broadcasts an orthonormal basis Z_k, (features, rank). Near consensus (the
-clients' subspaces equal that of Z_k) a client with Gram matrix S_i sends Y = beta Z_k + (I - Z_k Z_k^T) S_i Z_k, with
-beta = beta_scale lambda_1(S_i), and the scalar tr(Z_k^T S_i Z_k). The S_i are taken as shares of one S, in proportion
-to the public numbers of rows. Each client clips its message to a norm, which scales it by a factor of at most 1; so the
-observed sum is that of S times f_k, the sum over the clients of share times clip factor.
-
-So S Z_k is observed but for f_k and for the block B_k = Z_k^T S Z_k, of which only the trace is sent. The method is an
-expectation-maximisation. It alternates between two steps: the blocks and the clip factors are computed from the current
-S; S is estimated by penalised likelihood (`shrinkage`) from the completed products, whose errors are the noise and the
-distance from consensus. `consensus_attack` calls it where a view states clips or noise.
+The clients' matrices are taken as shares of one S, in proportion to the public numbers of rows, so that near consensus
+the observed sum is that of S times f_k, the sum over the clients of share times clip factor. S Z_k is observed but for
+f_k and for the block B_k = Z_k^T S Z_k, of which only the trace is sent. An expectation-maximisation computes the
+blocks and the clip factors from the current S, and estimates S by penalised likelihood (`shrinkage`) from the completed
+products, whose errors are the noise and the distance from consensus. `consensus_attack` calls it where a view states
+clips or noise; the package's head has the symbols.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
 """Reconstruct Gram matrices from FAPS, whose masked products the paper holds to be private (FAPS, proposition 5).
 
-FAPS is federated PCA. In a round the server broadcasts an orthonormal basis Z, (features, rank). A client has rows A^T,
-the Gram matrix S = A A^T and a subspace X that it moves towards Z; its first X is Z. It sends the scalar tr(Z^T S Z)
-and the masked product
-
-    Y = beta X X^T Z - X W^T Z - W X^T Z,    W = -(I - X X^T) S X,
-
-with a number beta > 0, which starts at beta_scale lambda_1(S) and may grow later; beta_scale is a public setting, and
-lambda_1 the largest eigenvalue. At consensus (X = Z), W^T Z = 0 and this is beta Z + (I - Z Z^T) S Z, linear in S,
-which gives an estimate from any view. Messages of a single client determine X and S exactly, by the methods that
-`ConsensusGram` describes.
-
-A view (`View`) is what an attacker observes of a run: for each round the broadcast, and the message or the sum of the
-messages of a set of clients, its members. The target is the client that is attacked.
+At consensus messages are linear in S, which gives an estimate from any view; messages of a single client determine its
+subspaces and S exactly, by the methods that `ConsensusGram` describes. A view (`View`) is what an attacker observes of
+a run: for each round the broadcast, and the message or the sum of the messages of a set of clients, its members. The
+target is the client that is attacked. The package's head has the symbols.
 """
 
 from __future__ import annotations

@@ -1,24 +1,15 @@
 """Solve one round of a FAPS client that iterates to the end, for its new subspace.
 
-`round_by_round` calls this for each round after the first, with the subspaces of the rounds before. The client has the
-Gram matrix S and the subspace X_old, orthonormal (features, rank). G_old = (I - X_old X_old^T) S X_old is known from
-the round before, and so is the penalty beta > 0 of the round. On receiving the basis Z the client iterates until the
-span of the new X is invariant under
-
-    H = S - R,    R = X_old G_old^T + G_old X_old^T - beta Z Z^T,
-
-so that (I - X X^T) H X = 0, and therefore G = (I - X X^T) S X = (I - X X^T) R X, in which S does not occur. Its message
-Y = beta X X^T Z + X G^T Z + G X^T Z becomes, with the projection P = X X^T,
+The span of the new X is then invariant under H = S - R, with R = X_old G_old^T + G_old X_old^T - beta Z Z^T known from
+the round before. So G = (I - X X^T) S X = (I - X X^T) R X, in which S does not occur, and the message becomes, with the
+projection P = X X^T,
 
     Y = beta P Z + P R Z + R P Z - 2 P R P Z.
 
-Only X is unknown. It lies in the span of [Y, X_old, G_old, Z], of dimension at most 4 rank, so that the equations are
-solved in a basis of this span, whatever the number of features. They have several roots; the search starts from the
-leading eigenvectors of H with an estimate of S, then from Z, X_old and Y.
-
-off(V, M) is (I - V V^T) M, and orth(N) the Q of N = Q R. Derivatives dX of a matrix by all unknowns are one array
-(rows, unknowns, columns); left(M, dX) is M dX, right(dX, R) is dX R, crossed(dX, V) is dX^T V, and horizontal(N, dN)
-returns orth(N) with its derivatives.
+Only X is unknown. It lies in the span of [Y, X_old, G_old, Z], in a basis of which the equations are solved at any
+number of features. They have several roots; the search starts from the leading eigenvectors of H with an estimate of S,
+then from Z, X_old and Y. Derivatives dX of a matrix by all unknowns are one array (rows, unknowns, columns); left(M,
+dX) is M dX, right(dX, R) is dX R, crossed(dX, V) is dX^T V, and horizontal(N, dN) returns orth(N) with its derivatives.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Choose the parametrisation of S, and the number of first messages, for a fit of a simulated FAPS client.
 
-FAPS is federated PCA. In each round the server broadcasts an orthonormal basis Z_k, (features, rank). A client, which
-has m rows A^T and the Gram matrix S = A A^T, moves a subspace that it keeps towards Z_k, with a strength beta, and
-sends a message of the shape of Z_k that depends on S, the subspace and beta. The attack has divided S, beta and the
-messages by lambda_1(S), the largest eigenvalue of S, which the first message shows. `client_fit` varies S until a
-simulated client sends the observed messages. First it asks this module how many of them to read.
-
-Each message gives features x rank equations. Few rounds are easier to fit, since errors of the S at which the fit
-starts grow from round to round; many rounds determine S better. The attack reads only rounds whose beta it can compute:
-beta is beta_scale, a public setting, times the largest eigenvalue of S, until the client raises it.
+`client_fit` asks this before it varies S until a simulated client sends the observed messages. Each message gives
+features x rank equations. Few rounds are easier to fit, since errors of the starting S grow from round to
+round; many rounds determine S better. Only rounds whose beta the attacker can compute are read: beta is beta_scale
+times the largest eigenvalue of S until the client raises it. S and the messages are in units of that eigenvalue. The
+package's head has the symbols.
 """
 
 from __future__ import annotations

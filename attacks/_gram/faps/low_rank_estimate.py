@@ -1,20 +1,12 @@
 """Estimate the Gram matrix S of a client of few rows from FAPS' messages, without a simulation: the start of the fit.
 
-FAPS is federated PCA. In round k the server broadcasts an orthonormal basis Z_k, (features, rank). The client keeps a
-subspace that moves towards Z_k, and sends a matrix Y_k and the scalar tr(Z_k^T S Z_k), by which the server decides when
-to stop. At consensus, where the client's subspace is Z_k itself, Y_k = beta Z_k + (I - Z_k Z_k^T) S Z_k with a number
-beta > 0. The projection I - Z_k Z_k^T takes the first term away, so that S satisfies
+Near consensus S satisfies, with an error that grows with the distance of the client's subspace from Z_k,
 
     (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar,    lambda_1(S) = beta_0 / beta_scale.
 
-beta_scale is a public setting, and beta_0 is beta in the first round, which is at consensus and so shows it: Z_0^T Y_0
-= beta_0 I. In other rounds the error of the first equation grows with the distance of the client's subspace from Z_k.
-
-`near_consensus` solves the first two equations, which are linear, for any symmetric matrix, and then projects the
-solution on the matrices of low rank. Here all three are solved among the matrices F F^T of low rank, in the span of the
-messages, by Levenberg-Marquardt; on clients of 8 rows the error is a third of that of `near_consensus`. Both have a
-normal prior on the entries of S. `client_fit` starts from the result when it varies S until a simulated client sends
-the observed messages. In a `RoundView` the tensors named `BASIS`, `PRODUCT` and `CAPTURED` are Z_k, Y_k and the scalar.
+`near_consensus` solves the first two, which are linear, for any symmetric matrix, and projects on the matrices of low
+rank. Here all three are solved among the matrices F F^T of low rank, in the span of the messages, by
+Levenberg-Marquardt with a normal prior on the entries of S; on clients of 8 rows the error is a third of that.
 """
 
 from __future__ import annotations

@@ -1,21 +1,11 @@
 """Reduce a FAPS client of few rows to the span of its first messages, whatever the number of features.
 
-FAPS is federated PCA. In round k the server broadcasts an orthonormal basis Z_k, (features, rank). The client has the
-Gram matrix S of its rows, whose rank is at most its number of rows. It keeps a subspace X_k of the same shape as Z_k,
-with X_0 = Z_0, and in rounds k >= 1 gets X_k by iterating V <- orth(H V) from V = X, the subspace of the round before:
-
-    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X                      (12), (15), (16) of the paper
-    Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k,   the message, with W_k the W at X_k       (18), (19)
-
-H V, W and Y_k are combinations of the columns of S, X and Z_k. So all X_k and Y_k of rounds 0 .. K - 1 lie in
-range(S) + span(Z_0 .. Z_{K-1}), a space of at most rows + K rank dimensions. The K rank columns of the Z_k and the
-K rank columns of the Y_k span it as soon as K rank >= rows, unless S and the Z_k are in a special position to each
-other, such as a Z_k orthogonal to a row. In a basis of this space the client can be simulated without loss: with 561
-features, 11 rows, rank 4 and K = 3 it becomes a client of 23 features. Rounding errors or noise hide directions that
-the messages hardly show; the size of the noise is read from the first message.
-
-The fit of a simulated client (`client_fit`) works in this basis. In a `RoundView` the tensor named `BASIS` is Z_k, and
-`PRODUCT` is Y_k.
+H V, W and Y_k are combinations of the columns of S, X and Z_k, so that all X_k and Y_k of K rounds lie in range(S) +
+span(Z_0 .. Z_{K-1}), of at most rows + K rank dimensions. The columns of the Z_k and the Y_k span it as soon as K rank
+>= rows, unless S and the Z_k are in a special position to each other, such as a Z_k orthogonal to a row. In a basis of
+this space the client is simulated without loss (`client_fit`): with 561 features, 11 rows, rank 4 and K = 3 it becomes
+a client of 23 features. Rounding errors or noise hide directions that the messages hardly show; the size of the noise
+is read from the first message. The package's head has the symbols.
 """
 
 from __future__ import annotations

@@ -1,28 +1,12 @@
 """Find a start for the fit of a simulated FAPS client by multiple shooting: S and inner counts from messages Y_k.
 
-FAPS is federated PCA whose clients mask what they send by a function W of their own data: nothing about it is random.
-In round k the server sends a basis Z_k. A client with Gram matrix S and a factor beta_k, which it derives from the
-largest eigenvalue lambda_1(S) (`client_equations`), moves its subspace from X = X_{k-1} to X_k, orthonormal (features,
-rank), by c_k iterations V <- orth(H V) (c_k is the inner count),
-
-    H = S + X W^T + W X^T + beta_k Z_k Z_k^T,   W = -(I - X X^T) S X,
-
-and sends Y_k = beta_k X X^T Z_k - X W^T Z_k - W X^T Z_k with X = X_k and W at X_k, and the number tr(Z_k^T S Z_k). The
-first message also shows lambda_1(S), since Z_0^T Y_0 = beta_0 I (`client_equations`). In the code `probes` are the Z_k
-and `products` the Y_k. A fit of S alone simulates all rounds one after the other.
-Where the inner iterations converge slowly, a small change of S turns later subspaces by much, so that few starts
-succeed. Here S and every X_k are unknown. The residuals are
-
-    Y(S, X_k) - Y_k for each message, over the norm of Y_k,
-    (X_{k-1} after the inner iterations of round k) - X_k for each link between rounds, in the coordinates T_k below,
-    tr(Z_k^T S Z_k) and lambda_1(S) less the numbers that the messages show,
-
-so that links (the equations that tie X_k to X_{k-1}) need not hold before the end of the search. Where the inner counts
-follow FAPS' stop rule, the rule is applied again after every step, to the S and X_{k-1} of that step.
-
-orth(N) is the Q of N = Q R.
-
-Source: Bock and Plitt, A multiple shooting algorithm for direct solution of optimal control problems (1984).
+A fit of S alone simulates all rounds one after the other; where the inner iterations converge slowly, a small change of
+S turns later subspaces by much, so that few starts succeed. Here S and every X_k are unknown, and the links between
+rounds (X_{k-1} after the inner iterations of round k, less X_k) are residuals beside those of the messages, the traces
+and lambda_1(S), so that links need not hold before the end of the search. Where the inner counts follow FAPS' stop
+rule, the rule is applied again after every step. In the code `probes` are the Z_k and `products` the Y_k; the package's
+head has the symbols. Source: Bock and Plitt, A multiple shooting algorithm for direct solution of optimal control
+problems (1984).
 """
 
 from __future__ import annotations

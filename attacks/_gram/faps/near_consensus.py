@@ -1,22 +1,14 @@
 """Estimate a Gram matrix S from FAPS' messages near consensus, where they are linear in S.
 
-FAPS is federated PCA; every attack on it starts from this estimate (`consensus_attack`). A client keeps a subspace, and
-the server broadcasts an orthonormal basis Z, (features, rank). At consensus the subspace is that of Z, and the message
-is Y = beta Z + (I - Z Z^T) S Z. A client's first message is at consensus exactly, and in it beta = beta_scale
-lambda_1(S), where beta_scale is a public setting of FAPS and lambda_1 the largest eigenvalue: it shows the size of S.
-
-The estimate is the posterior mean of S, a ridge regression, under a normal prior of mean 0. With P_k = Z_k Z_k^T,
-round k gives two observations that are linear in S:
+Every attack on FAPS starts from this estimate, the posterior mean of S under a normal prior of mean 0: a ridge
+regression. With P_k = Z_k Z_k^T, round k gives two observations that are linear in S,
 
     (I - P_k) S Z_k = (I - P_k) Y_k     with an error in proportion to the distance from consensus
-    tr(P_k S) = captured_k              which clients send for the stop rule
+    tr(P_k S) = captured_k              up to noise and rounding, at any distance
 
-The distance is ||Z_k^T Y_k - beta I||. The second observation holds at any distance, up to noise and rounding of the
-messages. Their size is taken to be the smallest distance of any round: at consensus the true distance is 0, and what
-is measured is noise and rounding alone.
-
-A sum over clients is treated as the message of one client. off(Z, Y) is (I - Z Z^T) Y, and the tensors named `BASIS`,
-`PRODUCT` and `CAPTURED` in a `RoundView` are Z, Y and tr(Z^T S Z).
+The distance is ||Z_k^T Y_k - beta I||. The size of noise and rounding is taken to be the smallest one of any round,
+since at consensus the true distance is 0.
+A sum over clients is treated as the message of one client.
 """
 
 from __future__ import annotations

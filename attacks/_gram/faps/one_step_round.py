@@ -1,24 +1,15 @@
 """Solve one round of a FAPS client that makes one inner step, for its new subspace and the Gram matrix on the old one.
 
-`round_by_round` calls this for each round after the first, with the subspaces of the rounds before. The client has the
-Gram matrix S and the subspace X, orthonormal (features, rank). G = (I - X X^T) S X is known from the round before. On
-receiving the basis Z it makes one inner step and sends the message Y at the new subspace X+:
-
-    X+ = orth(H X),    H = S - X G^T - G X^T + beta Z Z^T,
-    Y = beta X+ X+^T Z + X+ G+^T Z + G+ X+^T Z,    G+ = (I - X+ X+^T) S X+.
-
 Since X^T G = 0, H X = S X - G + beta Z Z^T X = X M + beta Z Z^T X with M = X^T S X: of all S only M, symmetric
-(rank, rank), is unknown. For any guess of M, X+ follows from the first line, and G+ = (I - X+ X+^T) Y (X+^T Z)^-1 from
-the part of the second line outside the span of X+. The guess is right where the rest holds too:
+(rank, rank), is unknown. For a guess of M the new subspace is X+ = orth(H X), and the part of the message outside its
+span gives G+ = (I - X+ X+^T) Y (X+^T Z)^-1. The guess is right where the rest holds too:
 
     X+^T Y = beta X+^T Z + G+^T Z                                                  the message inside the span of X+
     X_j^T (X+ Theta + G+) = (X+^T S X_j)^T for all earlier subspaces X_j and X     the symmetry of S
     tr M = the scalar sent                                                         for the first subspace only
 
-with some symmetric Theta = X+^T S X+. These equations for M are solved by Levenberg-Marquardt. They have several roots
-and the search may end elsewhere, so it starts from what symmetry or an estimate of S suggests, then at random.
-
-off(V, M) is (I - V V^T) M, orth(N) the Q of N = Q R, and `symmetric_basis` an orthonormal basis of symmetric matrices.
+with some symmetric Theta = X+^T S X+. `round_by_round` calls this for each round after the first. The equations have
+several roots, so Levenberg-Marquardt starts from what symmetry or an estimate of S suggests, then at random.
 """
 
 from __future__ import annotations

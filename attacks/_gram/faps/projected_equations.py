@@ -1,24 +1,16 @@
 """Solve a ridge regression for a client's Gram matrix S by preconditioned conjugate gradients.
 
-In round k of FAPS, a federated PCA, the server broadcasts an orthonormal basis Z_k, (features, rank), with the
-projection P_k = Z_k Z_k^T on its span. The client's message shows, with errors, (I - P_k) S Z_k and the trace tr(P_k
-S). `near_consensus` estimates S from all rounds by weighted least squares. With weights w_k of the products, v of the
-traces and a ridge `prior`, the normal equations for the symmetric S, (features, features), are
+With P_k = Z_k Z_k^T, weights w_k of the products, v of the traces and a ridge `prior`, the normal equations of
+`near_consensus` are, in the eigenbasis of M = sum_k w_k P_k,
 
-    L(S) = sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R,    sym[A] = (A + A^T) / 2,
+    L(S) = (S M + M S) / 2 - sum_k w_k P_k S P_k + v sum_k <P_k, S> P_k + prior S = R,
 
-    R = sum_k w_k sym[B_k Z_k^T] + v sum_k t_k P_k,
+    R = sum_k w_k sym[B_k Z_k^T] + v sum_k t_k P_k,    sym[A] = (A + A^T) / 2,
 
-with B_k and t_k what the messages show of (I - P_k) S Z_k and tr(P_k S). The caller makes R and may add to it.
-
-The matrix of L would have (features^2 / 2)^2 entries, so it is never formed; to apply L costs 2 features^2 rank a
-round. The weights span twelve decades, so conjugate gradients need a good preconditioner. All is done in the eigenbasis
-of M = sum_k w_k P_k, where M is the diagonal matrix of its eigenvalues m_i and
-
-    L(S) = (S M + M S) / 2 - sum_k w_k P_k S P_k + v sum_k <P_k, S> P_k + prior S.
-
-The preconditioner inverts L exactly on the few leading directions, which the rounds of large weight observe, keeps only
-the diagonal of L elsewhere, and treats the trace terms exactly.
+with B_k and t_k what the messages show of (I - P_k) S Z_k and tr(P_k S). The matrix of L would have (features^2 / 2)^2
+entries, so it is never formed; to apply L costs 2 features^2 rank a round. The weights span twelve decades: the
+preconditioner inverts L exactly on the few leading directions, which the rounds of large weight observe, keeps only the
+diagonal of L elsewhere, and treats the trace terms exactly.
 """
 
 from __future__ import annotations

@@ -1,25 +1,11 @@
 """Solve for a FAPS client's subspaces X_k, and then for its Gram matrix S, round by round, at any number of features.
 
-FAPS is a method of federated PCA. In each round the server broadcasts a basis Z, orthonormal (features, rank). A client
-keeps a subspace of the same shape, and moves it from X_old to X by inner steps V <- orth(H V) from V = X_old:
-
-    H = S - R,    R = X_old G_old^T + G_old X_old^T - beta Z Z^T,    G = (I - X X^T) S X, and G_old the same at X_old.
-
-It sends Y = beta X X^T Z + X G^T Z + G X^T Z, and the number tr(Z^T S Z). S = A A^T is the Gram matrix of its rows A^T.
-In the first round X_old = Z, which H maps into its own span, so that X = Z and Y = beta Z + G shows beta and G. From
-then on X_old and G_old are known from the round before. Two kinds of clients leave few unknowns in a round:
-
-1. The client iterates to the end (`exact_round`), until H maps the span of X into itself. Then (I - X X^T) H X = 0, so
-   that G = (I - X X^T) R X, in which S does not occur. With P = X X^T the message is Y = beta P Z + P R Z + R P Z - 2 P
-   R P Z. Only X is unknown, and it lies in the span of [Y, X_old, G_old, Z].
-2. The client makes one inner step (`one_step_round`), X = orth(X_old M + beta Z Z^T X_old). Only M = X_old^T S X_old,
-   (rank, rank), is unknown. The part of the message outside the span of X gives G. The part inside it and the symmetry
-   of S give equations for M.
-
-In both cases G becomes known in every round, and S follows from all of them (`elimination`). A client that stops after
-several inner steps, before case 1, leaves more unknowns than equations in a round; `client_fit` fits S to all of its
-rounds instead. A round's equations have several roots, so the search starts from an estimate of S (`near_consensus`).
-`consensus_attack` calls this for single clients, and accepts S only if a simulated client with it sends the messages.
+Once X and G of the round before are known, two kinds of clients leave few unknowns in a round: one that iterates to the
+end, whose message depends on S by the new X alone (case 1, `exact_round`), and one that makes one inner step, for which
+only X^T S X is unknown (case 2, `one_step_round`). Then G is known in every round, and S follows from all of them
+(`elimination`). Other clients are fitted by `client_fit`. A round's equations have several roots, so the search starts
+from an estimate of S (`near_consensus`), and `consensus_attack` accepts S only if a simulated client with it sends the
+messages. The package's head has the symbols.
 """
 
 from __future__ import annotations

@@ -1,21 +1,11 @@
 """Simulate a FAPS client's messages Y_k as a function of its Gram matrix S.
 
-FAPS is a method of federated PCA. A client has rows A^T and S = A A^T, (features, features). Attacks that fit S to the
-observed messages (`client_equations`, `multiple_shooting`, `summed_clients`) call this simulation, with S and beta in
-units of lambda_1(S). It runs on arrays, and on a `DualArray`, which carries the derivatives.
-
-In round k the client receives an orthonormal Z_k, (features, rank). It keeps a subspace X_k of the same shape, at first
-X_0 = Z_0. It starts from X = X_{k-1} and iterates V <- orth(H V), c_k times (the inner count), from V = X:
-
-    H = S + X W^T + W X^T + beta_k Z_k Z_k^T,   W = -(I - X X^T) S X    (12), (15), (16).
-
-The last V is X_k. It sends Y_k = beta_k X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k (19), W_k the mask W at X_k.
-Numbers in parentheses are equations of the FAPS paper; orth(N) is the Q of the decomposition N = Q R.
-
-The inner count of a round may be a real number c = j + tau, 0 <= tau < 1, so that unknown counts can be fitted by
-derivatives. It then stands for orth((1 - tau) V + tau N (V^T N)^-1), with V the iterate j and N = H V, which spans the
-iterate j + 1. Counts outside 0 to `LARGEST_COUNT` are simulated as the nearest bound. Their derivative is that to the
-right of the bound instead of 0, so that a search still sees in which direction the messages change.
+The simulation runs on arrays, and on a `DualArray`, which carries the derivatives; S and beta are in units of
+lambda_1(S). The inner count of a round may be a real number c = j + tau, 0 <= tau < 1, so that unknown counts can be
+fitted: it stands for orth((1 - tau) V + tau N (V^T N)^-1), with V the iterate j and N = H V, which spans the iterate
+j + 1. Counts outside 0 to `LARGEST_COUNT` are simulated as the nearest bound. Their derivative is that to the right of
+the bound instead of 0, so that a search still sees in which direction the messages change. The package's head has the
+symbols; numbers in parentheses are equations of the FAPS paper.
 """
 
 from __future__ import annotations

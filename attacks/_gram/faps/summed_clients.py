@@ -1,17 +1,9 @@
 """Reconstruct the single clients' Gram matrices S_i from sums of FAPS' masked products.
 
-FAPS is a method of federated PCA. Client i has rows A_i^T and S_i = A_i A_i^T, (features, features), and keeps a
-subspace, the span of X, orthonormal (features, rank). In each round it moves X by a number of subspace iterations
-(inner steps V <- orth(H V), from V = X) with
-
-    H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis, shaped as X.
-
-The client's penalty beta is a public multiple of lambda_1(S_i), the largest eigenvalue, which an adaptive rule raises.
-The last V is its new X. It sends the masked product Y = beta X X^T Z - X W^T Z - W X^T Z with the new X and W at the
-new X, and tr(Z^T S_i Z). Y is not linear in S_i, so a sum of messages depends on every S_i and not only on their
-sum. With a fixed number of inner steps the messages are a known function of S_i. The attack simulates all clients and
-fits their S_i to the sums (`joint_fit`). It runs on views that show sums only, as under secure aggregation, of the same
-clients in every round from the first on, which the base class `JointAttack` checks.
+A masked product is not linear in S_i, so a sum of messages depends on every S_i and not only on their sum. With a fixed
+number of inner steps the messages are a known function of S_i: the attack simulates all clients and fits their S_i to
+the sums. It runs on views that show sums only, as under secure aggregation, of the same clients in every round from the
+first on, which the base class `JointAttack` checks. The package's head has the symbols.
 """
 
 from __future__ import annotations

@@ -1,22 +1,13 @@
 """Measure whether a defence with noise keeps its own epsilon: canaries go through its real code, and bound it.
 
-A defence is a chain of steps: clip a contribution to an L2 norm, round it, add noise, sum. Its plan states the clip,
-the noise and the epsilon of one exchange (one contribution from each client, summed). A canary is a client that sends
-either nothing, or one direction u with a norm of 100 clips: the two neighbouring inputs of the plan's epsilon. (Where a
-cohort of fixed size is drawn, neighbours differ by replacement, and it sends u or -u.) With a bit b for "the canary was
-there", the adversary sees
-
-    y = b shift + scale * noise,      shift the released canary, clipped; scale what the release does after the noise
-
-and scores b by the log likelihood ratio. Scores that tell b too well contradict the epsilon that the plan states:
-`epsilon_bounds` turns rates of right guesses into a lower bound on epsilon. It exceeds the claim if noise is missing,
-or if the clip is.
-
-Two games are played: many independent exchanges with one canary, and one exchange with many canaries in orthogonal
-directions, a bit each. The adversary sees what epsilon covers: under local noise (each client's own protects it) one
-upload; under noise in the ring (every client adds a share of the noise to masked integers) the sum of the fewest
-clients that may be opened; under central noise (the server's) the released sum. Chains whose unit of privacy is a
-record are audited in `record_audit`.
+A canary is a client that sends either nothing, or one direction u with a norm of 100 clips: the two neighbouring inputs
+of the plan's epsilon. (Where a cohort of fixed size is drawn, it sends u or -u.) With a bit b for "the canary was
+there", the adversary sees y = b shift + scale * noise and scores b by the log likelihood ratio. Scores that tell b too
+well contradict the epsilon that the plan states, as where noise or clip are missing; `epsilon_bounds` turns them into a
+lower bound. Two games are played: many independent exchanges with one canary, and one exchange with many canaries in
+orthogonal directions, a bit each. The adversary sees what epsilon covers: one upload under local noise, the sum of the
+fewest clients that may be opened under noise in the ring, the released sum under central noise. Chains whose unit of
+privacy is a record are audited in `record_audit`.
 """
 
 from __future__ import annotations

@@ -1,24 +1,13 @@
 """Run every generic attack on one view of a user's own algorithm, for the data of one client or of all together.
 
 The attacks only run the algorithm's client step on rows of their own: a `Replay` maps hypothetical rows of the view's
-members (the clients whose sum it holds) to the messages of the observed rounds.
-
-    probe        messages linear in the moments [1 X]^T [1 X] of the rows X: solve for these
-    fit          search for rows that would send the messages, or for what the caller says that the step depends on
-    clear rows   read rows that stand in the messages as they are
-    regression   learn rows, Gram matrix or label counts from simulated clients and their messages
-    low digits   learn rows from the last digits of the messages
-
-They build on each other: the fit runs where the probe refuses or leaves directions open. Rows, Gram matrix and low
-digits are learned from one set of simulated clients, which have the members' own labels, as these attacks may know
-them. Label counts must not be learned with the members' labels, so that they have a set of their own, whose labels are
-drawn with the rows. `own_seed_run` calls `search`, `add_null_of_other_rows`, `read` and `regress`, in this order.
-
-The null of an attack, which measures chance, is the same attack on shuffled rounds: each message takes the place of
-another round's, and the entries of each of its tensors change places at random; of a single round only the latter.
-Attacks after `add_null_of_other_rows` have a second null, messages of the same rounds from other rows. Of two nulls the
-one with the larger leakage counts; where there is none, or the attack refuses its null, chance is the guess, of leakage
-0. A null may take as long as its attack.
+members (the clients whose sum it holds) to the messages of the observed rounds. They build on each other: the fit runs
+where the probe refuses or leaves directions open, and rows, Gram matrix and low digits are learned from one set of
+simulated clients with the members' own labels, label counts from a set whose labels are drawn with the rows.
+`own_seed_run` calls `search`, `add_null_of_other_rows`, `read` and `regress`, in this order. The null of an attack,
+which measures chance, is the same attack on shuffled rounds; attacks after `add_null_of_other_rows` have a second one,
+messages of the same rounds from other rows. Of two nulls the one with the larger leakage counts; where there is none,
+or the attack refuses its null, chance is the guess, of leakage 0.
 """
 
 from __future__ import annotations

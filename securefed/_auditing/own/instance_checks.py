@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._public import Public
-from securefed._runtime.client import ClientNode
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.datasets._base import Dataset
@@ -94,13 +93,8 @@ def locate_failure(method: Algorithm[Any, Any], error: Exception, seed: int) -> 
         error: the error that the run raised.
         seed: the seed of the run.
     """
-    # the client and its round are read off the stack frame of the client's runtime, which the traceback holds
-    where = ""
-    for frame, _ in walk_tb(error.__traceback__):
-        node, pending = frame.f_locals.get("self"), frame.f_locals.get("pending")
-        if isinstance(node, ClientNode):
-            where = f"client {node.client}, " + ("" if pending is None else f"round {pending.message.round}, ")
-    return DataError(f"{where}seed {seed}: {_failure(method, error)}")
+    where = [note for note in getattr(error, "__notes__", ()) if note.startswith("client ")]  # by `ClientNode`
+    return DataError(f"{', '.join([*where, f'seed {seed}'])}: {_failure(method, error)}")
 
 
 _METHODS: Final = frozenset(name for name in vars(Algorithm) if not name.startswith("_")) | {"contribute_together"}

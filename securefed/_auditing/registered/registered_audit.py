@@ -171,9 +171,9 @@ def audit(
     subjects, unfit = _fitting(
         _subjects(algorithms, common, sizes), named=bool(algorithms) and list(algorithms or ()) != [ALL]
     )
-    # the noise depends on the subjects' numbers of rounds, so that it is known only now
-    common = replace(common, noise=_noise(subjects, (*under, DP) if membership else under, {epsilon, *curve}, delta))
-    common = replace(common, clips=measured_clips(subjects) if noised or membership else {})
+    # noise and clips follow from the subjects' numbers of rounds and from runs of them, so that they are known only now
+    noise = _noise(subjects, (*under, DP) if membership else under, {epsilon, *curve}, delta)
+    common = replace(common, noise=noise, clips=measured_clips(subjects) if noised or membership else {})
     subjects = [replace(subject, settings=common) for subject in subjects]
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,21 @@ from securefed._auditing.training.token_inputs import TokenInputs
 from securefed._tensors import Array
 from securefed.attacks._generic import TimeBudget
 from securefed.attacks._networks.flat_network import FlatNetwork
+from securefed.errors import TranscriptError
+
+
+class TooLittleTime(TranscriptError):
+    """An attack had too little time.
+
+    What to do: allow more `seconds`; the report names the most that any attack asked for, once (`training_audit`).
+
+    Attributes:
+        seconds: those of the audit that would do, a guess, as steps vary in time; `None` where it is not known.
+    """
+
+    def __init__(self, reason: str, seconds: float | None) -> None:
+        super().__init__(f"{reason}; allow more `seconds`")
+        self.seconds = seconds
 
 
 @dataclass(frozen=True)
@@ -41,7 +56,6 @@ class AttackInputs:
         budget: time that is left.
         share: the share of the audit's `seconds` that the attacks on one view of one run get, less where more seconds
             would have the audit take slower steps; 0 where it is not known.
-        asked: seconds of the audit that attacks asked for which had too little time (`ask_for`).
         tables: tables that the model looks whole numbers of the rows up in.
     """
 
@@ -54,23 +68,17 @@ class AttackInputs:
     facts: StepFacts | None
     budget: TimeBudget
     share: float = 0.0
-    asked: list[float] = field(default_factory=list)
     tables: tuple[LookupTable, ...] = ()
 
-    def ask_for(self, needed: float) -> str:
-        """Note how many `seconds` of the audit would give an attack time; it is a guess, as steps vary in time.
-
-        The report names the most that any attack asked for, once (`training_audit`).
+    def too_little_time(self, reason: str, needed: float) -> TooLittleTime:
+        """Return the error of an attack that had too little time.
 
         Args:
+            reason: what takes too long.
             needed: seconds that would have to be left, beyond those that the attacks before it spent.
-
-        Returns:
-            What to do, without the number.
         """
-        if self.share:
-            self.asked.append((self.budget.seconds - self.budget.remaining + needed) / self.share)
-        return "allow more `seconds`"
+        spent = self.budget.seconds - self.budget.remaining
+        return TooLittleTime(reason, (spent + needed) / self.share if self.share else None)
 
     @property
     def count(self) -> int:

@@ -146,10 +146,10 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
     count = len(records.inside) + len(records.outside)
     runs = _SHADOWS * (count + 1) * len(inputs.rows)  # with each record and once without; a step for each member
     if runs * facts.seconds > inputs.budget.remaining:
-        more = inputs.ask_for((_BEFORE if len(inputs.rows) == 1 else 1) * runs * facts.seconds)
-        raise TranscriptError(
-            f"{runs} steps of {facts.seconds:.2g} s take longer than the {max(inputs.budget.remaining, 0.0):.0f} s "
-            f"left; {more}"
+        left = max(inputs.budget.remaining, 0.0)
+        raise inputs.too_little_time(
+            f"{runs} steps of {facts.seconds:.2g} s take longer than the {left:.0f} s left",
+            (_BEFORE if len(inputs.rows) == 1 else 1) * runs * facts.seconds,
         )
     replay = _Simulation(inputs)
     if 3 * _SHADOWS * replay.messages.size > _ENTRIES:  # with a record, without, and a difference of that size

@@ -1,22 +1,12 @@
 """Read labels and batch statistics off a change of model state: closed forms, and a regression on simulated clients.
 
-`training_seed_run` calls `read_statistics`, `read_labels` and `learn_labels` on the change that a view shows.
-
-- Statistics: with momentum m, a layer of batch normalisation moves its running mean r by r <- (1 - m) r + m (batch
-  mean), and its running variance by the same rule. The change of r after a known number of batches gives their average.
-- Labels in closed form: the gradient of a softmax's bias is (mean probability - share of the class); other heads, such
-  as a single logit or a head without a bias, by `head_labels`.
-- Labels by regression: training on many rows of a class raises that class's output on known rows. How much is learned
-  from clients that are simulated on known rows, with the caller's own step.
-
-`AttackInputs` holds what an attacker has: the model and the local step, which are public; the observed change of the
-state; the number of rows of each member (a client in the observed sum); known rows, like the clients' (`prior`); and
-what runs of the step on known rows showed, such as its seconds and its number of batches (`facts`, `None` where the
-caller gave no step). `training.modes` says of each layer whether the step has it in training mode; `inputs.simulate`
-gives the change that the members would cause with given rows. Numbers given to it and to `inputs.rng` only set random
-streams apart.
-Statistics are in units of the known rows' statistics (`standardised`): (mean - known mean) / known deviation + 1, and
-variance / known variance, so that both are 1 for the known rows.
+`training_seed_run` calls `read_statistics`, `read_labels` and `learn_labels` on the change that a view shows. With
+momentum m, a layer of batch normalisation moves its running mean r by r <- (1 - m) r + m (batch mean), and its running
+variance alike, so that the change of r after a known number of batches gives their average. The gradient of a softmax's
+bias is (mean probability - share of the class); other heads are read by `head_labels`. Where neither applies, how much
+training on rows of a class raises its output is learned from clients that are simulated with the caller's own step.
+Statistics are in units of the known rows' (`standardised`): (mean - known mean) / known deviation + 1, and variance /
+known variance, so that both are 1 for the known rows.
 """
 
 from __future__ import annotations
@@ -166,9 +156,9 @@ def learn_labels(inputs: AttackInputs) -> Callable[[AttackInputs], list[Reconstr
     # simulating the members of a sum takes one run of the step for each of them: len(inputs.rows)
     affordable = int(_LEARNING * inputs.budget.remaining / max(facts.seconds * len(inputs.rows), 1e-6))
     if affordable < _FEWEST:
-        raise TranscriptError(
-            f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left; "
-            f"{inputs.ask_for(_FEWEST * facts.seconds * len(inputs.rows) / _LEARNING)}"
+        raise inputs.too_little_time(
+            f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left",
+            _FEWEST * facts.seconds * len(inputs.rows) / _LEARNING,
         )
     shifts, counts = [], []
     for number in range(min(_SIMULATED, affordable)):

@@ -301,9 +301,9 @@ def _affordable(inputs: AttackInputs, inversion: StagedInversion, problem: Inver
     if affordable < _FEWEST:
         # the search has a fixed part of the time that is left, so that all of it grows alike
         needed = inputs.budget.remaining * _FEWEST * cost / seconds if seconds > 0 else 0.0
-        raise TranscriptError(
-            f"a search of {_FEWEST} evaluations at {cost:.2g} s each takes longer than the time left; "
-            f"{inputs.ask_for(max(needed, _FEWEST * cost))}"
+        raise inputs.too_little_time(
+            f"a search of {_FEWEST} evaluations at {cost:.2g} s each takes longer than the time left",
+            max(needed, _FEWEST * cost),
         )
     return min(inversion.effort.evaluations, affordable)
 

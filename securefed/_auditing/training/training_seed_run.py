@@ -22,7 +22,7 @@ the guess. For membership the null is the same scores dealt out at random.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ import torch
 
 from securefed._auditing.engine.seed_result import Judgement, Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
-from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.attack_inputs import AttackInputs, TooLittleTime
 from securefed._auditing.training.local_training import TrainedRows
 from securefed._auditing.training.membership_scores import (
     SCORED,
@@ -82,6 +82,7 @@ class TrainingSeedRun:
         population: rows that no client has; `None` where the other clients' rows stand in for them.
         result: the result of the seed; attempts, and attacks that did not apply, are recorded in it.
         image_shape: (height, width) of rows that are pictures; `None` otherwise.
+        asked: seconds of the audit that would have given time to the attacks that had too little.
     """
 
     name: str
@@ -90,6 +91,7 @@ class TrainingSeedRun:
     population: TrainedRows | None
     result: SeedResult
     image_shape: tuple[int, int] | None
+    asked: list[float] = field(default_factory=list)
 
     @property
     def place(self) -> Place:
@@ -244,6 +246,8 @@ class TrainingSeedRun:
     def _leave_out(self, name: str, refusal: Exception) -> None:
         # A gap names no secret, so the attack's name says that it was on the rows of all clients: "pooled ...". In an
         # attempt the secret says so ("pooled samples"), and the attack keeps its bare name.
+        if isinstance(refusal, TooLittleTime) and refusal.seconds is not None:
+            self.asked.append(refusal.seconds)
         attack: Any = self.secrets.data.named(name)
         self.result.leave_out(self.place, attack, str(refusal))
 

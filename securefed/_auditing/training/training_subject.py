@@ -188,14 +188,15 @@ class TrainingSubject:
             facts,
             budget,
             share,
-            self.asked,
             self.held.tables,
         )
         # `None`: the rows of all clients together, which a sum may show where it does not show one client's
         for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
             statistics = self._statistics_of(seed, observed)
             secrets = TrainingSecrets(self.clients, target, seed, statistics, self.text, self.held, self.population)
-            TrainingSeedRun(self.name, inputs, secrets, self.population, result, self._image).attack()
+            run = TrainingSeedRun(self.name, inputs, secrets, self.population, result, self._image)
+            run.attack()
+            self.asked += run.asked
 
     def _probe(self, observed: ObservedChange, prior: TrainedRows) -> StepFacts:
         """Probe the step on known rows, as many as the target has."""
