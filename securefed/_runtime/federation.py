@@ -22,7 +22,8 @@ from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Progress, Result, Server
-from securefed._runtime.terms import Terms, new_run
+from securefed._runtime.sum_run import new_run
+from securefed._runtime.terms import Terms
 from securefed._transports.base import Endpoint, Transport
 from securefed._transports.in_process import InProcessTransport
 from securefed.algorithms._base import Algorithm

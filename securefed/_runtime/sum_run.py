@@ -4,23 +4,48 @@ Each attempt at a sum is an exchange with a number of its own. It is void if too
 out (its values were out of the declared range, so that the sum opens to noise); then the sum is attempted again.
 A caller drives one sum so:
 
-    pending = PendingSum(TRAIN, cohort)
-    exchange = run.attempt(pending, broadcast)     # carry its messages until it gives a sum or an error of `VOIDING`
-    run.failed(pending, exchange, error)           # void: then `attempt` again
-    run.completed(exchange, summed)                # a sum
-    run.counted(summed, following)                 # what followed from it is the next broadcast
+    run.pending = PendingSum(TRAIN, cohort)
+    exchange = run.attempt()            # carry its messages until it gives a sum or an error of `VOIDING`
+    run.failed(error)                   # void: then `attempt` again
+    run.completed(summed)               # a sum
+    run.counted(summed, following)      # what followed from it is the next broadcast
 
 Nothing here sends a message, and nothing knows what is summed: `SumServer` sums what its clients are given, and
 `Server` an algorithm's contributions.
+
+A run freezes in the middle of an exchange too, so that a killed server goes on (`SumRun.freeze`). The bytes hold the
+server's secrets of the exchange, the sum of the uploads so far, and the keys that the last exchange agreed on for the
+next one. A run that is restored twice may use those keys twice; a client does not, since it erases its part with its
+upload. The values, in JSON:
+
+    loop       `counters`: the run, the next exchange's number, the privacy budget's count of exchanges, the blocks of
+               clients that all sums so far tell apart, doublings of the bounds, numbers that an adaptive defence
+               learned from sums (a clipping norm), by client the last exchange that counted it, and the history
+    tried      [round, kind, attempts] of the last sum: its next attempt gets the next number, since clients answer no
+               attempt twice
+    given_up   number of rounds that were given up
+    log        bytes received and bytes sent so far
+    announced  numbers of the exchanges whose sums are kept under `announced/`
+    pending    `PendingSum` of the open round; absent between rounds
+    number, header, exchange    of the open attempt: its number, `ExchangeHeader`, and `OpenExchange.freeze`
+
+and the tensors:
+
+    prepared        keys for the next exchange (`SecureAggregation(pipelined=True)`), bytes; empty without them
+    announced/N/... the sum of exchange N, with verify=True: a client in it checks it when it is next invited
+    exchange/...    the protocol's state and the replies of the open attempt
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from securefed._messages import ClientId, Transcript
+from securefed._persistence.frozen import complete, frozen, thawed
+from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._runtime.cohorts import keep_blocks
 from securefed._runtime.counted_clients import CountedClients
 from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
@@ -28,7 +53,7 @@ from securefed._runtime.history import RoundHistory
 from securefed._runtime.message_log import MessageLog
 from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange, open_exchange
 from securefed._runtime.sum_facts import SumFacts
-from securefed._tensors import Tensors
+from securefed._tensors import Array, Tensors
 from securefed.defenses._differential_privacy import Budget
 from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import (
@@ -43,6 +68,12 @@ from securefed.errors import (
 
 VOIDING = (ClientOut, SurvivorsTooClose, RangeRefused, TooFewSurvivors, MessageRefused)
 """Errors that make one attempt at a sum void; the sum is then attempted again."""
+_PARTY: Final = "the sums of a server"
+
+
+def new_run() -> str:
+    """Generate a fresh identifier for a run."""
+    return secrets.token_hex(16)
 
 
 @dataclass
@@ -71,12 +102,18 @@ class SumRun:
         max_void: most attempts at one sum.
         budget: the server's privacy budget, charged before each exchange; `None` without one.
         keep: whether messages are kept in the transcript.
+        broadcast: returns what contributions to a round are computed from, by the round's number (`position`).
     """
 
     def __init__(
-        self, facts: SumFacts, transcript: Transcript, *, max_void: int, budget: Budget | None, keep: bool
-    ) -> None:
-        self._facts, self._max_void, self._budget = facts, max_void, budget
+        self, facts: SumFacts, transcript: Transcript, *, max_void: int, budget: Budget | None, keep: bool,
+        broadcast: Callable[[int], Tensors] | None = None,
+    ) -> None:  # fmt: skip
+        self._facts, self._max_void, self._budget, self._broadcast = facts, max_void, budget, broadcast
+        self.pending: PendingSum | None = None
+        """The sum that is being made."""
+        self.exchange: OpenExchange | None = None
+        """Its open attempt."""
         self.defense, self.transcript, self.log = facts.defense, transcript, MessageLog(transcript, keep)
         self._history: list[RoundHistory] = []
         self._so_far = SumsSoFar(least=facts.rule.least_block)
@@ -121,38 +158,43 @@ class SumRun:
         """By exchange, the sum announced to the clients that check it."""
         return self._counted.announced
 
-    def attempt(self, pending: PendingSum, broadcast: Tensors) -> OpenExchange:
-        """Open the next attempt at a sum; every attempt takes its own exchange number.
+    def next_broadcast(self) -> Tensors:
+        """Return what the next attempt tells its clients: contributions are computed from it."""
+        return {} if self._broadcast is None else self._broadcast(self.position)
 
-        Args:
-            pending: the sum.
-            broadcast: what contributions are computed from.
+    def attempt(self) -> OpenExchange:
+        """Open the next attempt at the pending sum; every attempt takes its own exchange number.
 
         Raises:
             BudgetSpent: the privacy budget allows no further exchange.
         """
+        pending = self.pending
+        assert pending is not None
         place = self.position, pending.kind
         number, attempt = self._take_number(), self.tried.get(place, 0)
         self.tried = {place: attempt + 1}
         doublings = self._doublings[pending.kind]
-        header = ExchangeHeader(pending.cohort, pending.kind, doublings, self._learned, self.position, attempt)
-        return self.reopen(number, header, broadcast)
-
-    def reopen(self, number: int, header: ExchangeHeader, broadcast: Tensors) -> OpenExchange:
-        """Open an exchange with this number, header and broadcast."""
-        prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
-        content = ExchangeContent(header, broadcast, self._counted.listed(header.cohort), self._counted.body)
-        schema = self._facts.schema
-        return open_exchange(
-            self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
+        return self._open(
+            number, ExchangeHeader(pending.cohort, pending.kind, doublings, self._learned, self.position, attempt)
         )
 
-    def completed(self, exchange: OpenExchange, summed: ExchangeResult) -> None:
-        """Note that an attempt gave a sum."""
-        self._prepared = exchange.prepared
+    def _open(self, number: int, header: ExchangeHeader) -> OpenExchange:
+        """Open an exchange with this number and header."""
+        prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
+        counted, schema = self._counted, self._facts.schema
+        content = ExchangeContent(header, self.next_broadcast(), counted.listed(header.cohort), counted.body)
+        self.exchange = open_exchange(
+            self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
+        )
+        return self.exchange
+
+    def completed(self, summed: ExchangeResult) -> None:
+        """Note that the attempt gave a sum."""
+        assert self.exchange is not None
+        self._prepared = self.exchange.prepared
         self._so_far = self._so_far.with_sum(summed.record.survivors)
 
-    def failed(self, pending: PendingSum, exchange: OpenExchange, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
 
         After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the clients that uploaded are
@@ -162,8 +204,6 @@ class SumRun:
         again.
 
         Args:
-            pending: the sum; it is changed.
-            exchange: the attempt.
             error: one of `VOIDING`.
 
         Raises:
@@ -171,6 +211,8 @@ class SumRun:
             RangeRefused: it was the last attempt, and a client refused by name because of its range; or the range was
                 doubled as often as it may be.
         """
+        pending, exchange, self.exchange = self.pending, self.exchange, None
+        assert pending is not None and exchange is not None
         self._prepared = exchange.prepared
         self._so_far = self._so_far.with_sum(exchange.named)
         kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
@@ -265,3 +307,48 @@ class SumRun:
         self._so_far = SumsSoFar(blocks, self._facts.rule.least_block)
         if self._budget is not None:  # every exchange counts, whether or not the run had a budget then
             self._budget = self._budget.spend(self._sums)
+
+    def freeze(self) -> bytes:
+        """Return the state of the sums, in the middle of an exchange too, secrets included. Inverse: `thaw`."""
+        values: dict[str, Any] = {
+            "loop": self.counters(),
+            "tried": [[round, kind, attempts] for (round, kind), attempts in self.tried.items()],
+            "given_up": self.given_up,
+            "log": [self.log.up, self.log.down],
+            "announced": sorted(self.announced),
+        }
+        tensors: dict[str, Array] = {"prepared": from_bytes(self.prepared)}
+        for number, announced in self.announced.items():
+            tensors |= nest(f"announced/{number}", announced)
+        if (pending := self.pending) is not None:
+            values["pending"] = [pending.kind, pending.cohort, pending.void, pending.was_out]
+        if (exchange := self.exchange) is not None:
+            values |= {"number": exchange.session.round, "header": exchange.content.header.to_json()}
+            values["exchange"], kept = exchange.freeze()
+            tensors |= nest("exchange", kept)
+        return frozen(_PARTY, {}, values, tensors)
+
+    def thaw(self, data: bytes) -> None:
+        """Restore what `freeze` returned, in a run made anew whose clients need no outcome (`SumSchema.needs_outcome`).
+
+        Raises:
+            StorageError: these bytes are no state of a server, of another version, or lack a field.
+        """
+        values, tensors = thawed(data, _PARTY, {}, "give that of the server", older=(3,))
+        with complete(_PARTY):
+            self.continue_from(values["loop"], {}, unnested("announced", values, tensors))  # {}: nothing followed
+            self.given_up, self.prepared = values["given_up"], tensors["prepared"].tobytes()
+            self.tried = {(round, kind): attempts for round, kind, attempts in values["tried"]}
+            self.log.up, self.log.down = values["log"]
+            self.pending = self.exchange = None
+            if "pending" in values:
+                kind, cohort, void, was_out = values["pending"]
+                self.pending = PendingSum(kind, tuple(cohort), void, was_out)  # JSON returns a tuple as a list
+            if "exchange" in values:
+                exchange = self._open(values["number"], ExchangeHeader.from_json(values["header"]))
+                exchange.thaw(values["exchange"], unnest("exchange", tensors))
+
+
+def unnested(name: str, values: Mapping[str, Any], tensors: Tensors) -> dict[int, Tensors]:
+    """Return the tensors of a frozen state under `name/N/`, by exchange N; the values list these numbers."""
+    return {number: unnest(f"{name}/{number}", tensors) for number in values[name]}

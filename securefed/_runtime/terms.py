@@ -7,7 +7,6 @@ Server and clients make them alike from the same arguments: `Federation` for a s
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -183,8 +182,3 @@ def rule_of(defense: Defense) -> SumRule:
     """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
     least = defense.aggregation.survivor_change if isinstance(defense.aggregation, SecureAggregation) else 1
     return SumRule(least_block=least)
-
-
-def new_run() -> str:
-    """Generate a fresh identifier for a run."""
-    return secrets.token_hex(16)

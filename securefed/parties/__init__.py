@@ -27,7 +27,7 @@ An upload passes these files, in this order:
     `_runtime/open_exchange`   takes replies at the server, stage by stage, and opens the sum
     _result     means and totals with their errors; `_checked_result` recomputes them at a client
 
-`_guards` and `_precision` hold rules for these; `_plan_notes`, `_answer_time` and `_defense_json` serve the terms.
+`_guards` and `_precision` hold rules for these; `_plan_notes` and `_defense_json` serve the terms.
 """
 
 from __future__ import annotations

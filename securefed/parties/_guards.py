@@ -47,6 +47,8 @@ class GuardedTerms(Protocol):
     @property
     def epsilon(self) -> float | None: ...
     @property
+    def answer_after(self) -> float | None: ...
+    @property
     def least_rows(self) -> int | None: ...
     @property
     def least_parties(self) -> int | None: ...
@@ -91,6 +93,12 @@ def notes(terms: GuardedTerms) -> tuple[str, ...]:
         out.append(
             "The server sees every entry of the sum, small cells too: leaving them out of a table protects the readers "
             "of a release only. Coarser levels, agreed before the sum, or noise protect against the server."
+        )
+    if terms.answer_after is not None:
+        out.append(
+            f"A client answers the request for its contribution {terms.answer_after:g} s after it arrived, whether its "
+            "update was computed, failed or was computed early. One that takes longer answers later, which the server "
+            "sees; that client tells its own site (LateAnswerWarning)."
         )
     if terms.least_rows:
         out.append(f"A party with fewer than {terms.least_rows} rows sits out, and the round is void.")

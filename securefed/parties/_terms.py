@@ -34,8 +34,6 @@ from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError
-from securefed.parties._answer_time import LONGEST as LONGEST_WAIT
-from securefed.parties._answer_time import declared
 from securefed.parties._defense_json import (
     changes_updates,
     clips,
@@ -59,6 +57,8 @@ _LARGEST_ENTRY: Final = 2.0**20
 error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large. Coarser sums
 (`check_declared`) need declared bounds."""
 _LATER: Final = {"least_rows", "least_parties", "answer_after", "about"}  # not written where unset: digests stay
+_LONGEST_WAIT: Final = 3600.0
+"""Most seconds of `answer_after`: a server proposes terms to sites (`secure_mod`), whose processes wait so long."""
 _MOST_CLIENTS: Final = 2**20
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
@@ -144,7 +144,7 @@ class SumTerms:
         if self.epsilon is not None:
             check_positive("epsilon", self.epsilon)
         if self.answer_after is not None:
-            check_number("answer_after", self.answer_after, positive=True, most=LONGEST_WAIT)
+            check_number("answer_after", self.answer_after, positive=True, most=_LONGEST_WAIT)
         if self.about is not None:
             check_type("about", self.about, str)
         for pattern in self.local:
@@ -282,8 +282,7 @@ class SumTerms:
     def plan(self) -> Plan:
         """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
         plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
-        waits = () if self.answer_after is None else (declared(self.answer_after),)
-        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self), *waits)
+        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self))
 
     @cached_property
     def digest(self) -> bytes:

@@ -101,7 +101,7 @@ def test_clients_that_were_bound_to_different_models_are_never_summed() -> None:
     mine[1]["base"] = lie
     server.open(BASE)
     while server.result is None:
-        requests, exchange = dict(server.outgoing), server._exchange
+        requests, exchange = dict(server.outgoing), server._sums.exchange
         assert exchange is not None
         if exchange.stage == "upload":
             honest = exchange.content
