@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from securefed._runtime.server import Result, Server
     from securefed._runtime.terms import Terms
     from securefed._tensors import Array, Layout, Tensors, TensorSpec
-    from securefed._transports.in_process import InProcessTransport, LossyTransport
+    from securefed._transports import InProcessTransport, LossyTransport
     from securefed._wrap import secure_mean, secure_sum
     from securefed.algorithms._base import Algorithm
     from securefed.datasets._base import Dataset
@@ -114,7 +114,7 @@ EXPORTS = {
     "securefed.algorithms._base": "Algorithm",
     "securefed._tensors": "Layout TensorSpec Tensors Array",
     "securefed._messages": "Aggregate Message Transcript ClientId PartyId SERVER",
-    "securefed._transports.in_process": "InProcessTransport LossyTransport",
+    "securefed._transports": "InProcessTransport LossyTransport",
     "securefed._persistence.packing": "local",
     "securefed.defenses._chain": "chain identity",
     "securefed._runtime.ledger": "Ledger",

@@ -18,12 +18,12 @@ from securefed._tensors import Array, Layout, Ring, is_torch, real_array
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError, DataError, RangeRefused
-from securefed.parties._defense_json import changes_updates, power_of_two
 from securefed.parties._precision import check_representable
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
 from securefed.parties._terms import SumTerms
+from securefed.parties._terms_parts import changes_updates, power_of_two
 from securefed.parties._update import like
 
 T = TypeVar("T")

@@ -11,9 +11,8 @@ from scipy.stats import chisquare
 
 from securefed import Aggregate, Dataset, Federation, Public, Terms, chain
 from securefed import _catalogue as catalogue
-from securefed._runtime.cohort_secrecy import check_cohort_secrecy
 from securefed._runtime.cohorts import uniform, unpredictable
-from securefed._runtime.sampling_checks import check_sampling, samples_clients
+from securefed._runtime.privacy_checks import check_cohort_secrecy, check_sampling, samples_clients
 from securefed.algorithms import SSI, FedAvg, Scaffold
 from securefed.defenses import (
     Defense,

@@ -21,12 +21,12 @@ from benchmarks.peers.exchange import _forget
 from benchmarks.rows import Row, row, write
 from securefed._messages import SERVER, Message, PartyId, Transcript
 from securefed._persistence.packing import unnest
-from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.message_log import MessageLog
 from securefed._runtime.open_exchange import ExchangeContent, open_exchange
+from securefed._runtime.stage_messages import MessageLog
 from securefed._tensors import Layout, TensorSpec
+from securefed._transports import Coordinator
 from securefed.defenses._base import INDICATOR, Defense, Session, UploadContext, without_indicator
 from securefed.defenses._chain import chain
 from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation

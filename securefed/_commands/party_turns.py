@@ -32,7 +32,8 @@ from securefed._persistence.state_file import StateFile
 from securefed.errors import ConfigError, MessageRefused, SecureFedError
 from securefed.parties import SumServer
 from securefed.parties._envelope import sign, unwrap
-from securefed.parties._update import model_digest, read_update
+from securefed.parties._node import model_digest
+from securefed.parties._update import read_update
 
 
 def take_turn(

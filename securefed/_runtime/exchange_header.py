@@ -89,8 +89,18 @@ class ExchangeHeader:
             )
         if client not in cohort or not set(cohort) <= set(range(clients)):
             raise MalformedError(message.sender, f"cohort {cohort} does not fit client {client} of this run")
-        round, attempt = (int(number) for number in _place(message))
-        return cls(cohort, _KINDS[kind], doublings, _learned(message, learned), round, attempt)
+        place = integers(message, "session/place", 1)
+        if place.shape != (2,) or (place < 0).any():
+            raise MalformedError(message.sender, f"'session/place' is no round and attempt from 0 on: {place.tolist()}")
+        numbers = message.body.get("session/learned", np.zeros(0))
+        if (
+            numbers.dtype != np.float64
+            or numbers.shape != (learned,)
+            or not np.all((numbers > 0) & np.isfinite(numbers))
+        ):
+            raise MalformedError(message.sender, f"'session/learned' is no float64 array of {learned} positive numbers")
+        round, attempt = place.tolist()
+        return cls(cohort, _KINDS[kind], doublings, tuple(numbers.tolist()), round, attempt)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values. Inverse: `from_json`."""
@@ -117,20 +127,6 @@ def integers(message: Message, name: str, dimensions: int) -> Array:
     if value is None or value.dtype != np.int64 or value.ndim != dimensions:
         raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")
     return value
-
-
-def _place(message: Message) -> Array:
-    place = integers(message, "session/place", 1)
-    if place.shape != (2,) or (place < 0).any():
-        raise MalformedError(message.sender, f"'session/place' is no round and attempt from 0 on: {place.tolist()}")
-    return place
-
-
-def _learned(message: Message, count: int) -> tuple[float, ...]:
-    value = message.body.get("session/learned", np.zeros(0))
-    if value.dtype != np.float64 or value.shape != (count,) or not (np.isfinite(value) & (value > 0)).all():
-        raise MalformedError(message.sender, f"'session/learned' is no float64 array of {count} positive numbers")
-    return tuple(float(number) for number in value)
 
 
 MAX_VOID: Final = 8

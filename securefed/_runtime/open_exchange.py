@@ -27,10 +27,8 @@ from securefed._messages import REFUSAL, SERVER, Aggregate, ClientId, Message, P
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.message_limits import MessageLimits
-from securefed._runtime.message_log import MessageLog
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
-from securefed._runtime.stage_requests import Requests
+from securefed._runtime.stage_messages import MessageLimits, MessageLog, Requests
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
@@ -204,9 +202,16 @@ class OpenExchange:
         self._open.replied.add(party)
         self.log.note(reply, len(data))
         if reply.stage == REFUSAL:
-            self._refused(party, reply)
+            refusal = read_refusal(reply)
+            self.refusals[party] = str(refusal)
+            self._open.stop = refusal if isinstance(refusal, RangeRefused | DivergenceError) else self._open.stop
         elif self.stage == self._protocol.upload and isinstance(self._protocol, SupportsStreaming):
-            self._absorb(party, reply, self._protocol)
+            try:  # the upload is added to the server's state and not kept; a refused one leaves the state unchanged
+                self._state = self._protocol.server_absorb(self._state, reply)
+            except MessageRefused as error:
+                if error.sender != party:
+                    raise
+                self.refusals[party] = str(error)
         else:
             self._open.accepted[party] = reply
 
@@ -296,7 +301,14 @@ class OpenExchange:
     def _encode(self, party: PartyId) -> bytes:
         """Encode one party's request. A repeated look-up gives the same bytes, and counts them once."""
         own = self._open.outgoing[party]
-        message = Message(self.session.run, self.session.round, self.stage, SERVER, party, self._body(party, own))
+        body: Mapping[str, Array] = own
+        if party >= 0:  # a client, and no helper, such as the key holder of an encrypted sum
+            content, body = self.content, nest("protocol", own)
+            if self._introduced[party] == self.stage:
+                body |= content.header.body()
+            if self.stage == self._protocol.upload:
+                body |= nest("broadcast", content.broadcast) | content.counted.body() | dict(content.commit(party))
+        message = Message(self.session.run, self.session.round, self.stage, SERVER, party, body)
         data = message.encode()
         if party not in self._open.sent:
             self._open.sent.add(party)
@@ -304,36 +316,12 @@ class OpenExchange:
             self.log.note(message, len(data))
         return data
 
-    def _body(self, party: PartyId, own: Tensors) -> Mapping[str, Array]:
-        if party < 0:  # a helper (the key holder of an encrypted sum), not a client
-            return own
-        content, out = self.content, nest("protocol", own)
-        if self._introduced[party] == self.stage:
-            out |= content.header.body()
-        if self.stage == self._protocol.upload:
-            out |= nest("broadcast", content.broadcast) | content.counted.body() | dict(content.commit(party))
-        return out
-
     def _check(self, party: PartyId, reply: Message) -> None:
         """Raise `MessageRefused` unless a reply belongs to this stage, and a refusal is authentic."""
         expected = REFUSAL if reply.stage == REFUSAL else self.stage
         reply.check(run=self.session.run, round=self.session.round, stage=expected, sender=party, receiver=SERVER)
         if reply.stage == REFUSAL and isinstance(self._protocol, SupportsAuthenticatedRefusals):
             self._protocol.server_refusal(self._state, reply)
-
-    def _refused(self, party: PartyId, reply: Message) -> None:
-        refusal = read_refusal(reply)
-        self.refusals[party] = str(refusal)
-        self._open.stop = refusal if isinstance(refusal, RangeRefused | DivergenceError) else self._open.stop
-
-    def _absorb(self, party: PartyId, reply: Message, protocol: SupportsStreaming) -> None:
-        """Add one upload to the server's state, so that no upload is kept; a refused one leaves the state unchanged."""
-        try:
-            self._state = protocol.server_absorb(self._state, reply)
-        except MessageRefused as error:
-            if error.sender != party:
-                raise
-            self.refusals[party] = str(error)
 
     def _step(self, replies: dict[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
         """Make the server's step; a refused reply is dropped and the step is repeated from the same state.
@@ -358,20 +346,19 @@ class OpenExchange:
                 raise TooFewSurvivors(f"{error}; party {party}: {reason}{more}") from error
 
     def _finish(self, aggregate: Aggregate, replies: Mapping[PartyId, Message]) -> ExchangeResult:
-        """Return the result of a sum that was opened; raise `ClientOut` if a client sat out, so that it is noise."""
+        """Decode a sum that was opened, undo the transforms, and note what the server learned in this exchange.
+
+        Raises:
+            ClientOut: a client sat out, so that the sum is noise.
+        """
         protocol, plan = self._protocol, self.session.plan
         if isinstance(protocol, SupportsPipelining):
             self.prepared = protocol.server_carry(self._state, replies)
         if some_client_out(aggregate.total, plan):
             raise ClientOut(aggregate.survivors)
         announced = protocol.announce(aggregate) if isinstance(protocol, SupportsVerification) else {}
-        # the plan of any exchange of this kind, without this one's number
-        return ExchangeResult(self._record(aggregate), replace(plan, exchange=None), self.refusals, announced)
-
-    def _record(self, aggregate: Aggregate) -> RoundRecord:
-        """Decode the sum, undo the transforms, and note what the server learned in this exchange."""
         session, content, defense = self.session, self.content, self._defense
-        total = defense.decode(aggregate.total, session.plan, aggregate.count)
+        total = defense.decode(aggregate.total, plan, aggregate.count)
         record = RoundRecord(
             round=session.round,
             kind=content.header.kind,
@@ -379,11 +366,12 @@ class OpenExchange:
             cohort=session.cohort,
             survivors=aggregate.survivors,
             encoded=without_indicator_tensor(aggregate.total),
-            step=without_indicator(session.plan).steps,
+            step=without_indicator(plan).steps,
             total=total,
-            released=defense.release(total, session.plan),
-            distortion=defense.distortion(session.plan, aggregate.count),
+            released=defense.release(total, plan),
+            distortion=defense.distortion(plan, aggregate.count),
         )
         if self.log.keep:
             self.log.transcript.records.append(record)
-        return record
+        # the plan of any exchange of this kind, without this one's number
+        return ExchangeResult(record, replace(plan, exchange=None), self.refusals, announced)

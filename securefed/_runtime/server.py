@@ -21,19 +21,24 @@ from securefed._persistence.frozen import check_owner, complete, frozen, thawed
 from securefed._persistence.packing import nest, pack, restore, unnest
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import COMMIT, REVEAL, ClientNode
-from securefed._runtime.client_selection import by_revealed, revealed_scalars, selecting, with_disclosures
-from securefed._runtime.cohorts import scheduled, uniform, unpredictable
-from securefed._runtime.exchange import Coordinator
+from securefed._runtime.cohorts import (
+    by_revealed,
+    revealed_scalars,
+    scheduled,
+    selecting,
+    uniform,
+    unpredictable,
+    with_disclosures,
+)
 from securefed._runtime.exchange_header import BEFORE_ALL, EVALUATE, TRAIN, ExchangeSchedule
 from securefed._runtime.history import Result, RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult
-from securefed._runtime.privacy_checks import check_evaluation
+from securefed._runtime.privacy_checks import check_evaluation, check_privacy
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.sampling_checks import check_privacy
 from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run, unnested
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
-from securefed._transports.base import Transport
+from securefed._transports import Coordinator, Transport
 from securefed.defenses._base import Defense
 from securefed.errors import ConfigError, DivergenceError, SecureFedError
 
@@ -243,17 +248,14 @@ class Server(SumRun):
             if server is None:
                 raise ConfigError(f"{type(self.algorithm).__name__}.combine must return the new server state; got None")
             broadcast = self.algorithm.broadcast(server)
-        self._guard(broadcast)
-        self.state, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)
-        self.counted(summed, broadcast)
-
-    def _guard(self, broadcast: Tensors) -> None:
         for name, value in broadcast.items():
             if not np.isfinite(value).all():
                 raise DivergenceError(
                     f"round {len(self._history)}: {name!r} is not finite any more; lower the step size, "
                     "or start from data of a smaller range"
                 )
+        self.state, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)
+        self.counted(summed, broadcast)
 
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
         """Choose the clients that a sum invites first; an algorithm may select them by scalars that they reveal."""

@@ -10,7 +10,7 @@ Each party derives it by itself from the same facts, so that a server cannot giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from securefed._messages import PartyId
 from securefed._runtime.exchange_header import TRAIN, ExchangeHeader, ExchangeSchedule
-from securefed._runtime.message_limits import MessageLimits
+from securefed._runtime.stage_messages import MessageLimits
 from securefed._runtime.sum_memory import SumRule
 from securefed._tensors import Layout, Tensors
 from securefed.defenses._base import Defense, Plan, has_indicator
@@ -36,6 +36,8 @@ class SumSchema:
         dtypes: their types.
         clients: number of clients.
         cohort: number of clients planned for a sum.
+        needs_outcome: whether a client needs the broadcast that followed from the sum that counted it.
+        check_values: raises `DataError` for entries of a broadcast that the bounds of contributions do not allow for.
     """
 
     layouts: Mapping[str, Layout]
@@ -43,11 +45,8 @@ class SumSchema:
     dtypes: Mapping[str, np.dtype[Any]]
     clients: int
     cohort: int
-
-    @property
-    def needs_outcome(self) -> bool:
-        """True if a client needs the broadcast that followed from the sum that counted it."""
-        return False
+    needs_outcome: bool = False
+    check_values: Callable[[Tensors], None] | None = None
 
     def check_broadcast(self, sender: PartyId, broadcast: Tensors) -> None:
         """Refuse a broadcast that no honest server sends.
@@ -57,7 +56,7 @@ class SumSchema:
             broadcast: the tensors received.
 
         Raises:
-            MalformedError: other names, shapes or types, entries that are not finite, or what `_check_values` rules
+            MalformedError: other names, shapes or types, entries that are not finite, or what `check_values` rules
                 out. The rules look at the broadcast alone.
         """
         try:
@@ -65,12 +64,10 @@ class SumSchema:
             for name, value in broadcast.items():
                 if value.dtype != self.dtypes[name]:
                     raise DataError(f"broadcast {name!r} is {value.dtype}, not {self.dtypes[name]}")
-            self._check_values(broadcast)
+            if self.check_values is not None:
+                self.check_values(broadcast)
         except (DataError, TypeError) as error:
             raise MalformedError(sender, str(error)) from error
-
-    def _check_values(self, broadcast: Tensors) -> None:
-        """Raise `DataError` for entries that the bounds of contributions do not allow for; none by default."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,8 +132,13 @@ class SumNode(ABC):
         try:
             step = self._step(self.state, message)
             if isinstance(step, PendingUpload):
-                self._use_up(step)
-                return self._committed(step)
+                self._charge(step.state)
+                self.state = step.state
+                if self.persist is not None:  # from here on no process answers a message of the exchange again
+                    self.persist(self)
+                # commit or drop the tentative state before computing; where that fails, `fault` says so to `compute`
+                self.state, fault = self._commits.commit(step.state, message, step.counted)
+                return replace(step, state=self.state, fault=fault)
         except SecureFedError as error:
             return self._refuse(message, error)
         self.state, body = step
@@ -149,34 +154,29 @@ class SumNode(ABC):
                 if has_indicator(plan):  # to take the time of encoding a contribution
                     encoded_or_refusal(self._defense, plan, zeros(plan))
                 self.state, body = self._without(state, computed)
-                return self._uploaded(pending, body)
-            tentative, raw = computed
-            if trains:
-                state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
-            encoded = encoded_or_refusal(self._defense, plan, raw)
-            del raw, computed  # arrays as large as the model: their memory serves the upload
-            try:
-                if isinstance(encoded, Exception):
-                    raise free(encoded)
-                absent_state(state)  # made in either case, which takes time
-                log_absence(self.client, None, None, message.round, now=self.simulated)
-                self.state, body = self._upload(state, encoded)
-                self.absence = None
-            except Exception as error:
-                if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
-                    raise
-                self.state, body = self._without(self.state, error)
-            return self._uploaded(pending, body)
+            else:
+                tentative, raw = computed
+                if trains:
+                    state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
+                encoded = encoded_or_refusal(self._defense, plan, raw)
+                del raw, computed  # arrays as large as the model: their memory serves the upload
+                try:
+                    if isinstance(encoded, Exception):
+                        raise free(encoded)
+                    absent_state(state)  # made in either case, which takes time
+                    log_absence(self.client, None, None, message.round, now=self.simulated)
+                    self.state, body = self._upload(state, encoded)
+                    self.absence = None
+                except Exception as error:
+                    if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
+                        raise
+                    self.state, body = self._without(self.state, error)
+            if has_indicator(plan):  # the ledger notes whether the client sat out, in the same time
+                out = self.state.out > pending.state.out
+                self.sums.change_sums(lambda sums: (sums, sums.with_absence(pending.source))[out], always=True)
+            return self._reply(message, message.stage, body)
         except SecureFedError as error:
             return self._refuse(message, error)
-
-    def _uploaded(self, pending: PendingUpload, body: Tensors) -> Message:
-        """Reply with the upload, once the ledger has noted whether the client sat out, in the same time."""
-        assert pending.state.session is not None
-        if has_indicator(pending.state.session.plan):
-            out = self.state.out > pending.state.out
-            self.sums.change_sums(lambda sums: (sums, sums.with_absence(pending.source))[out], always=True)
-        return self._reply(pending.message, pending.message.stage, body)
 
     def prepare(self) -> None:
         """Precompute the defence's part of the next upload, between two exchanges or while the caller computes.
@@ -259,18 +259,6 @@ class SumNode(ABC):
         state = replace(state, protocol=protocol)
         return PendingUpload(message, state, number, broadcast, source=source)
 
-    def _use_up(self, pending: PendingUpload) -> None:
-        """Mark the exchange as used, durably: no message of it is answered again, in this or another process.
-
-        Raises:
-            BudgetSpent: the ledger allows no further exchange.
-        """
-        state = pending.state
-        self._charge(state)
-        self.state = state
-        if self.persist is not None:
-            self.persist(self)
-
     def _charge(self, state: ClientNodeState) -> None:
         """Charge the client's ledger for the exchange."""
         assert state.session is not None
@@ -281,11 +269,6 @@ class SumNode(ABC):
         """Compute the privacy cost of answering the exchange."""
         assert state.session is not None
         return cost_of(self._defense, state.session.plan)
-
-    def _committed(self, pending: PendingUpload) -> PendingUpload:
-        """Commit or drop the tentative state before computing; where that fails, `fault` says so to `compute`."""
-        self.state, fault = self._commits.commit(pending.state, pending.message, pending.counted)
-        return replace(pending, state=self.state, fault=fault)
 
     def _advance(self, tentative: Any, followed: Tensors | None) -> Any:
         """Make the committed state of a tentative one whose contribution is in a sum."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,16 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._runtime.client import ClientNode
-from securefed._runtime.client_selection import check_no_noise, check_reveal, revealed_scalars
-from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
+from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
+from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
-from securefed._runtime.message_schema import MessageSchema
-from securefed._runtime.privacy_checks import check_evaluation, check_secret_cohorts
-from securefed._runtime.sampling_checks import check_sampling
-from securefed._runtime.sum_facts import SumFacts
+from securefed._runtime.privacy_checks import check_evaluation, check_sampling, check_secret_cohorts
+from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_memory import SumRule
+from securefed._tensors import Layout
 from securefed.algorithms._base import Algorithm
+from securefed.algorithms._capabilities import SupportsBroadcastCheck, supports
+from securefed.algorithms._validation import check_object, contribution_layout, evaluation_layout, first_broadcast
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
@@ -43,14 +45,12 @@ class Terms(SumFacts):
         public: the public facts.
         seed: seeds initial states, cohorts and mini-batches.
         reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
-        schema: the tensors of every message, derived from algorithm and public facts.
     """
 
     algorithm: Algorithm[Any, Any]
     public: Public
     seed: int
     reveals: bool
-    schema: MessageSchema
 
     @classmethod
     def of(
@@ -89,7 +89,7 @@ class Terms(SumFacts):
         check_integer("seed", seed, 0)
         layer = as_defense(defense)
         reveals = check_reveal(algorithm, layer, reveal)
-        schema = MessageSchema.of(algorithm, public)
+        schema = schema_of(algorithm, public)
         check_sampling(layer, public.cohort, public.clients, chosen=bool(revealed_scalars(algorithm)))
         check_secret_cohorts(layer, algorithm, public)
         if reveals or evaluate_every:
@@ -127,8 +127,9 @@ class Terms(SumFacts):
             persist: as in `ClientNode`.
         """
         return ClientNode(
-            client, run, self.schema, data, self.defense, self.seed, keep=keep, reveal=self.reveals,
-            exchanges=self.exchanges, ledger=ledger, rule=self.rule, sums=sums, persist=persist,
+            client, run, self.schema, data, self.defense, algorithm=self.algorithm, public=self.public, seed=self.seed,
+            keep=keep, reveal=self.reveals, exchanges=self.exchanges, ledger=ledger, rule=self.rule, sums=sums,
+            persist=persist,
         )  # fmt: skip
 
     def check_rows(self, client: ClientId, data: Dataset) -> None:
@@ -176,6 +177,22 @@ class Terms(SumFacts):
         """Fingerprint of the terms: parties that agree on it derive the same plan for every exchange."""
         facts = (self.algorithm, self.defense, self.public, self.seed, self.reveals, self.exchanges)
         return hashlib.sha256("\0".join(("securefed terms 2", *map(repr, facts))).encode()).hexdigest()
+
+
+def schema_of(algorithm: Algorithm[Any, Any], public: Public) -> SumSchema:
+    """Derive the tensors of every message of an algorithm's run from public facts alone.
+
+    Raises:
+        ConfigError: the object is no algorithm, or its parameters do not fit the data.
+    """
+    check_object(algorithm)
+    layouts = {TRAIN: contribution_layout(algorithm, public), EVALUATE: evaluation_layout(algorithm, public)}
+    example = first_broadcast(algorithm, public)
+    dtypes = {name: value.dtype for name, value in example.items()}
+    check = None
+    if supports(algorithm, SupportsBroadcastCheck):
+        check = partial(algorithm.check_broadcast, public=public)
+    return SumSchema(layouts, Layout.of(example), dtypes, public.clients, public.cohort, algorithm.needs_outcome, check)
 
 
 def rule_of(defense: Defense) -> SumRule:

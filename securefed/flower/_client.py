@@ -21,12 +21,12 @@ from securefed._messages import KEY_HOLDER, SERVER, PartyId
 from securefed._messages import Message as Inner
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client import COMMIT, ClientNode
-from securefed._runtime.exchange import HelperNode
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
+from securefed._transports import HelperNode
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, VersionRefused
 from securefed.flower import _enrolment as enrolment

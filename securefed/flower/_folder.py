@@ -91,7 +91,7 @@ class ClientFolder:
         return StateFile(self.path, _KIND, self.seal)
 
     def write(self, standing: RunProgress, learned: bytes) -> None:
-        """Write progress and learned state in place of those read last; raise `StorageError` if that is not possible."""
+        """Write progress and learned state in place of those read last; raise `StorageError` if that fails."""
         self._file.write(frozen(_PARTY, {}, standing.fields(), {"state": from_bytes(learned)}))
 
     def read(self) -> tuple[RunProgress, bytes] | None:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from securefed.parties._helper import SumHelper
     from securefed.parties._result import SumResult
     from securefed.parties._server import SumServer
-    from securefed.parties._summed_tensor import SummedTensor
     from securefed.parties._terms import SumTerms
+    from securefed.parties._terms_parts import SummedTensor
 
 __all__ = [
     "SumClient",
@@ -55,7 +55,7 @@ __all__ = [
 
 EXPORTS: Final = {
     "securefed.parties._terms": "SumTerms",
-    "securefed.parties._summed_tensor": "SummedTensor",
+    "securefed.parties._terms_parts": "SummedTensor",
     "securefed.parties._client": "SumClient",
     "securefed.parties._server": "SumServer",
     "securefed.parties._helper": "SumHelper",

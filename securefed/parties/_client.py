@@ -29,7 +29,13 @@ from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors
 from securefed.errors import ConfigError, LedgerLost
 from securefed.parties._checked_result import checked_result
-from securefed.parties._contribution import (
+from securefed.parties._envelope import check_key, header, unwrap
+from securefed.parties._guards import check_rows, check_seal, open_beside, run_budget
+from securefed.parties._node import PartyNode, model_digest
+from securefed.parties._precision import lost_entirely
+from securefed.parties._result import SumResult
+from securefed.parties._terms import SumTerms, check_terms
+from securefed.parties._update import (
     Trained,
     build_nothing,
     check_trained,
@@ -37,15 +43,9 @@ from securefed.parties._contribution import (
     given_metrics,
     given_weight,
     number,
+    read_update,
     structure,
 )
-from securefed.parties._envelope import check_key, header, unwrap
-from securefed.parties._guards import check_rows, check_seal, open_beside, run_budget
-from securefed.parties._node import PartyNode
-from securefed.parties._precision import lost_entirely
-from securefed.parties._result import SumResult
-from securefed.parties._terms import SumTerms, check_terms
-from securefed.parties._update import model_digest, read_update
 
 Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Arrays or tensors by name, or a function that computes them when they are due."""

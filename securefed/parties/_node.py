@@ -1,23 +1,59 @@
-"""The protocol of one client of a sum: it refuses a sum whose model is not that of its update."""
+"""Bind a sum to the model that its updates are computed from: a client refuses a sum of another model.
+
+The requests of a round name the model by its digest (`broadcast_of`), and what clients upload is bound to it, so that
+clients which were given different models are not summed. The model itself travels as the caller likes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from securefed._messages import SERVER, Message
 from securefed._public import Public
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
+from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_cost import PrivacyCost
 from securefed._runtime.sum_node import SumNode
+from securefed._tensors import Array
 from securefed.errors import BudgetSpent, ContradictionError
-from securefed.parties._update import BASE, no_model
 
 _LOG = logging.getLogger("securefed.client")
+
+
+BASE: Final = "base"
+
+
+def no_model(round: int) -> bytes:
+    """Return what stands for the model's digest in a round that no model is bound to, 32 bytes.
+
+    It depends on the round only, and binds an upload to it. Two statistics of round 0 have the same one, so that a
+    client cannot recognise a contribution by it. Without a model all
+    contributions of the same rows count as equal (`SumRule.sources`, rule B in `sum_memory`).
+    """
+    return hashlib.sha256(f"securefed no model\0{round}".encode()).digest()
+
+
+def base_array(digest: bytes) -> Array:
+    """Return the digest of a model as the tensor that requests hold, uint8 (32,)."""
+    return np.frombuffer(digest, np.uint8).copy()
+
+
+def broadcast_of(base: Mapping[str, Array] | None, round: int) -> dict[str, Array]:
+    """Return what the requests of a round tell its clients: the digest of its model, or what stands for it."""
+    return {BASE: base_array(no_model(round) if base is None else model_digest(base))}
+
+
+def model_digest(model: Mapping[str, Array]) -> bytes:
+    """Compute SHA-256 of names, types, shapes and entries of a model, 32 bytes."""
+    return tensors_digest(model)
 
 
 class PartyNode(SumNode):

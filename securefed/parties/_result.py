@@ -34,8 +34,9 @@ from securefed._tensors import Array, Tensors, decode, encode, real_array
 from securefed.defenses._base import Plan
 from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import check_key, check_signed
-from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
-from securefed.parties._update import is_local, like, without_wrapper
+from securefed.parties._terms import SumTerms
+from securefed.parties._terms_parts import METRIC, UPDATE, WEIGHT, is_local
+from securefed.parties._update import like, without_wrapper
 
 T = TypeVar("T")
 
@@ -335,6 +336,18 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
         announced=encode(summed.announced) if summed.announced else b"",
         _local=terms.local,
     )
+
+
+def imprecise(result: SumResult) -> list[str]:
+    """Describe the tensors and metrics of a result whose stated error is larger than itself; exact zeros are none."""
+    largest = {name: float(np.abs(total).max(initial=0)) for name, total in result.total.items()}
+    stated = {name: (size / result.weight, result.error[name]) for name, size in largest.items()}
+    errors = {tensor.name: tensor.error for tensor in result.plan.tensors}
+    stated |= {
+        f"metric {name}": (abs(value), errors.get(f"{METRIC}{name}", 0.0)) for name, value in result.metrics.items()
+    }
+    less = {name: pair for name, pair in stated.items() if 0 < pair[0] < pair[1]}
+    return [f"{name} (at most {size:.2g}, error {error:.2g})" for name, (size, error) in less.items()]
 
 
 def _within(path: Path, terms: SumTerms) -> bytes:

@@ -23,18 +23,18 @@ from securefed._runtime.cohorts import uniform, unpredictable
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
-from securefed._runtime.sampling_checks import check_privacy, sampler_of, samples_clients
-from securefed._runtime.stage_requests import Requests
+from securefed._runtime.privacy_checks import check_privacy, sampler_of, samples_clients
+from securefed._runtime.stage_messages import Requests
 from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run
 from securefed._tensors import Array
 from securefed.defenses._differential_privacy import FixedSizeSampling
 from securefed.errors import ConfigError, MessageRefused, PrecisionWarning, SecureFedError
 from securefed.parties._envelope import check_key, unwrap, wrap
 from securefed.parties._guards import check_parties
-from securefed.parties._precision import imprecise
-from securefed.parties._result import CompletedSum, SumResult, result_of
+from securefed.parties._node import broadcast_of
+from securefed.parties._result import CompletedSum, SumResult, imprecise, result_of
 from securefed.parties._terms import SumTerms, check_terms
-from securefed.parties._update import broadcast_of, read_update
+from securefed.parties._update import read_update
 
 _KIND: Final = "server's state of a sum"
 _PARTY: Final = "the server of a sum"

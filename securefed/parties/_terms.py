@@ -24,8 +24,8 @@ from typing import Any, Final, Self
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import PartyId
 from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
+from securefed._runtime.privacy_checks import check_sampling
 from securefed._runtime.privacy_cost import epsilon_after
-from securefed._runtime.sampling_checks import check_sampling
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._tensors import Layout, Ring, TensorSpec, real_array
 from securefed.defenses._base import Defense, Plan
@@ -34,23 +34,28 @@ from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError
-from securefed.parties._defense_json import (
+from securefed.parties._envelope import LONGEST
+from securefed.parties._guards import check_minima, notes, rule_of
+from securefed.parties._node import broadcast_of
+from securefed.parties._precision import BATCH_NORM, check_declared, noted
+from securefed.parties._terms_parts import (
+    METRIC,
+    UPDATE,
+    WEIGHT,
+    SummedTensor,
+    as_plain,
     changes_updates,
+    check_type,
     clips,
     defense_from_json,
     defense_to_json,
+    is_local,
     power_of_two,
     with_plain_numbers,
     with_tuples,
 )
-from securefed.parties._defense_json import pipelined as pipelined_by
-from securefed.parties._envelope import LONGEST
-from securefed.parties._guards import check_minima, notes, rule_of
-from securefed.parties._plan_notes import BATCH_NORM, check_declared, noted
-from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
-from securefed.parties._update import broadcast_of, is_local
+from securefed.parties._terms_parts import pipelined as pipelined_by
 
-UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
 _FORMAT: Final = 1
 _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the rounding
@@ -229,10 +234,8 @@ class SumTerms:
         if largest_weight is not None:
             check_number("largest_weight", largest_weight, positive=True, most=2.0**1023)
         if not isinstance(example, Mapping):
-            raise ConfigError(
-                "the example must hold arrays or tensors by name, such as net.state_dict(); got "
-                f"{type(example).__name__}"
-            )
+            kind = type(example).__name__
+            raise ConfigError(f"the example must hold arrays or tensors by name, such as net.state_dict(); got {kind}")
         chosen = pipelined_by(as_defense(defense)) if pipelined else as_defense(defense)
         arrays = {name: real_array(value, repr(name)) for name, value in example.items() if not is_local(name, local)}
         declared = (
@@ -269,8 +272,6 @@ class SumTerms:
         specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring, t.sensitivity) for t in self.tensors]
         specs += [TensorSpec(f"{METRIC}{name}", (), bound, 64) for name, bound in self.metrics]
         specs += [TensorSpec(WEIGHT, (), 1.0, 64)] if self.weighted else []
-        if not specs:
-            raise ConfigError("these terms name no tensor; a contribution holds at least one")
         check_sampling(self.defense, self.cohort, self.clients)
         told = broadcast_of(None, 0)  # of any round: its digest has the same shape and type
         layouts, dtypes = {TRAIN: Layout(tuple(specs))}, {name: value.dtype for name, value in told.items()}

@@ -20,13 +20,13 @@ from securefed._messages import REFUSAL
 from securefed._persistence.packing import nest
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientCommits
-from securefed._runtime.exchange import Coordinator, HelperNode
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
-from securefed._runtime.message_log import MessageLog
 from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, open_exchange
+from securefed._runtime.stage_messages import MessageLog
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
+from securefed._transports import Coordinator, HelperNode
 from securefed.defenses import Defense
 from securefed.errors import ConfigError, SecureFedError
 from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event

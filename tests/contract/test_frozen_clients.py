@@ -22,9 +22,8 @@ from securefed import (
     Terms,
     chain,
 )
-from securefed._runtime.exchange import HelperNode
 from securefed._runtime.sum_run import new_run
-from securefed._transports.base import Endpoint
+from securefed._transports import Endpoint, HelperNode
 from securefed.defenses import Defense, Identities, adaptive_clip, ckks, secure_aggregation, threshold_paillier
 from securefed.defenses._base import without_indicator
 from securefed.defenses._fixed_point import Quantise

@@ -17,7 +17,8 @@ from securefed.flower import secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
 from securefed.parties import SumTerms
 from securefed.parties._envelope import unwrap, wrap
-from securefed.parties._update import base_array, model_digest, read_update
+from securefed.parties._node import base_array, model_digest
+from securefed.parties._update import read_update
 from tests.flower import ordinary_app
 from tests.flower.grid import arrived
 from tests.flower.ordinary_app import CLIENTS, ROWS

@@ -44,8 +44,8 @@ from securefed.flower._sum_messages import (
 )
 from securefed.parties import SumClient, SumTerms
 from securefed.parties._envelope import unwrap, wrap
-from securefed.parties._node import PartyNode
-from securefed.parties._update import BASE, base_array, model_digest, read_update
+from securefed.parties._node import BASE, PartyNode, base_array, model_digest
+from securefed.parties._update import read_update
 from tests.contract import test_non_interference as battery
 from tests.contract.deviating_server import Told
 from tests.contract.deviations import CLIENTS, DATA, VICTIM

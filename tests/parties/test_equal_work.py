@@ -120,7 +120,7 @@ def test_arrays_of_a_refused_contribution_are_freed_before_the_upload_is_made(
         alive.append(sum(one() is not None for one in made))
         return uploading(encoded, plan)
 
-    monkeypatch.setattr("securefed.parties._contribution.np.multiply", multiplied)
+    monkeypatch.setattr("securefed.parties._update.np.multiply", multiplied)
     monkeypatch.setattr(Quantise, "_round", staticmethod(rounded))
     monkeypatch.setattr(masking_client, "upload_residues", uploaded)
     clients[0].receive(server.outgoing[0], UPDATES[name])

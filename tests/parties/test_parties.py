@@ -15,7 +15,7 @@ from securefed.errors import (
     RoundVoid,
 )
 from securefed.parties import SumServer, SumTerms
-from securefed.parties._update import base_array, model_digest
+from securefed.parties._node import base_array, model_digest
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,

@@ -32,8 +32,7 @@ from securefed._runtime.federation import Federation
 from securefed._runtime.open_exchange import ExchangeResult
 from securefed._runtime.run_options import RunOptions
 from securefed._tensors import Tensors
-from securefed._transports.base import Transport, arrivals
-from securefed._transports.in_process import InProcessTransport
+from securefed._transports import InProcessTransport, Transport, arrivals
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._active.chosen_broadcasts import (

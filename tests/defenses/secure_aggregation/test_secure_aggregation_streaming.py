@@ -10,11 +10,11 @@ import pytest
 
 from securefed import SERVER, Aggregate, Layout, Message, TensorSpec, Transcript, chain
 from securefed._persistence.packing import pack, unnest
-from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.message_log import MessageLog
 from securefed._runtime.open_exchange import ExchangeContent, open_exchange
+from securefed._runtime.stage_messages import MessageLog
+from securefed._transports import Coordinator
 from securefed.defenses import Session, UploadContext, secure_aggregation
 from securefed.defenses._aggregation import SupportsStreaming
 from securefed.defenses._base import INDICATOR
