@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from securefed._runtime.terms import Terms
     from securefed._tensors import Array, Layout, Tensors, TensorSpec
     from securefed._transports import InProcessTransport, LossyTransport
-    from securefed._wrap import secure_mean, secure_sum
     from securefed.algorithms._base import Algorithm
     from securefed.datasets._base import Dataset
     from securefed.defenses._chain import chain, identity
+    from securefed.parties._simulation import secure_mean, secure_sum
 
 __version__ = "0.1.0"
 
@@ -104,7 +104,7 @@ EXPORTS = {
     "securefed._auditing.differential_privacy.record_audit": "audit_records",
     "securefed._auditing.registered.transcript_audit": "audit_transcript",
     "securefed._auditing.training.training_audit": "audit_training",
-    "securefed._wrap": "secure_mean secure_sum",
+    "securefed.parties._simulation": "secure_mean secure_sum",
     "securefed._runtime.federation": "Federation",
     "securefed._runtime.server": "Server Result",
     "securefed._runtime.terms": "Terms",

@@ -23,7 +23,7 @@ from securefed._messages import SERVER, Message, PartyId, Transcript
 from securefed._persistence.packing import unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.open_exchange import ExchangeContent, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, OpenExchange
 from securefed._runtime.stage_messages import MessageLog
 from securefed._tensors import Layout, TensorSpec
 from securefed._transports import Coordinator
@@ -230,7 +230,7 @@ def _peak(kind: type[_Together], clients: int) -> float:
     broadcast = {"model": np.zeros(MEMORY_ENTRIES, np.float32)}
     counted = CountedExchanges.of(cohort, {}, None)
     content = ExchangeContent(ExchangeHeader(cohort, "train", 0), broadcast, counted, lambda _: {})
-    exchange = open_exchange(defense, {"train": layout}, clients, 0, content, log)
+    exchange = OpenExchange(defense, {"train": layout}, clients, 0, content, log)
     summed = Coordinator(transport, log).exchange(exchange)
     peak = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()

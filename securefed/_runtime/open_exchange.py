@@ -28,7 +28,8 @@ from securefed._persistence.packing import from_bytes, nest, pack, restore, unne
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
-from securefed._runtime.stage_messages import MessageLimits, MessageLog, Requests
+from securefed._runtime.stage_messages import MessageLog, Requests
+from securefed._runtime.sum_facts import MessageLimits
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
@@ -91,40 +92,6 @@ class ExchangeContent:
     commit: Callable[[ClientId], Tensors]
 
 
-def open_exchange(
-    defense: Defense,
-    layouts: Mapping[str, Layout],
-    clients: int,
-    number: int,
-    content: ExchangeContent,
-    log: MessageLog,
-    so_far: SumsSoFar | None = None,
-    prepared: Any = None,
-) -> OpenExchange:
-    """Open an exchange, bound to everything that its clients receive before they upload.
-
-    Args:
-        defense: protects the contributions in messages.
-        layouts: by kind of exchange, the tensors that a client uploads.
-        clients: the planned cohort size, a constant of the run.
-        number: the exchange's number, never used before in this run.
-        content: what requests hold beside the protocol's fields.
-        log: where messages are recorded.
-        so_far: which clients the run's sums tell apart; `None` where any sum may follow.
-        prepared: keys and masks that the last exchange precomputed for this one (`SupportsPipelining`).
-
-    Raises:
-        PlanError: the defence cannot keep its promise at the bounds, which the run doubles when a client was out of
-            range (`header.doublings`).
-    """
-    header = content.header
-    plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
-    session = Session(log.transcript.run, number, header.cohort, plan)
-    context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
-    session = replace(session, context=context, so_far=so_far or session.so_far)
-    return OpenExchange(defense, session, content, log, prepared)
-
-
 @dataclass
 class _Stage:
     """Progress of the stage that is open.
@@ -146,26 +113,42 @@ class _Stage:
 
 
 class OpenExchange:
-    """One exchange in progress. Between two calls its whole state is data (`freeze`).
+    """One exchange in progress, bound to everything that its clients receive before they upload.
+
+    Between two calls its whole state is data (`freeze`).
 
     Args:
         defense: protects the contributions in messages.
-        session: run, number, cohort and plan, with the exchange's context.
+        layouts: by kind of exchange, the tensors that a client uploads.
+        clients: the planned cohort size, a constant of the run.
+        number: the exchange's number, never used before in this run.
         content: what requests hold beside the protocol's fields.
         log: where messages are recorded.
-        prepared: what the last exchange precomputed for this one.
+        so_far: which clients the run's sums tell apart; `None` where any sum may follow.
+        prepared: keys and masks that the last exchange precomputed for this one (`SupportsPipelining`).
 
     Attributes:
+        session: run, number, cohort and plan, with the exchange's context.
         stage: the stage that is open.
         refusals: by party, the reason for which its message was refused.
         prepared: after the exchange, what it precomputed for the next one; `None` where the aggregation does not.
+
+    Raises:
+        PlanError: the defence cannot keep its promise at the bounds, which the run doubles when a client was out of
+            range (`header.doublings`).
     """
 
     def __init__(
-        self, defense: Defense, session: Session, content: ExchangeContent, log: MessageLog, prepared: Any = None
-    ) -> None:
-        self.session, self.content, self.log = session, content, log
-        self._defense, self._protocol, self._limits = defense, defense.aggregation, MessageLimits.of(session.plan)
+        self, defense: Defense, layouts: Mapping[str, Layout], clients: int, number: int, content: ExchangeContent,
+        log: MessageLog, so_far: SumsSoFar | None = None, prepared: Any = None,
+    ) -> None:  # fmt: skip
+        header = content.header
+        plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
+        session = Session(log.transcript.run, number, header.cohort, plan)
+        context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
+        session = self.session = replace(session, context=context, so_far=so_far or session.so_far)
+        self.content, self.log = content, log
+        self._defense, self._protocol, self._limits = defense, defense.aggregation, MessageLimits.of(plan)
         self._introduced: dict[PartyId, str] = {}  # by party, the stage whose request held the exchange's header
         self.refusals: dict[PartyId, str] = {}
         self.prepared: Any = None

@@ -155,10 +155,13 @@ class Server(SumRun):
             raise
         finally:
             if self._file is not None:
-                # A resumed run skips one number, the next, which `_result` uses for COMMIT.
+                # A resumed run skips one number, the next, which COMMIT takes.
                 self._reserved = self._exchanges + 1
                 self._file.write(self.freeze())
-        return self._result(stopped)
+        # tell all clients how the last sum that counted them ended, so that they commit
+        counted = sorted(self._counted.exchanges)
+        confirmed = self._ask(COMMIT, counted, self.algorithm.broadcast(self.state))
+        return self._rounds_so_far(stopped, tuple(client for client in counted if client not in confirmed))
 
     def evaluate(self) -> dict[str, float]:
         """Sum the clients' evaluation of the current model through the same defence; `clients` counts them.
@@ -286,12 +289,6 @@ class Server(SumRun):
         for client in summed.record.survivors:
             if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
                 self.transcript.contributions[summed.record.round, client] = encoded
-
-    def _result(self, stopped: str | None) -> Result:
-        """Tell all clients how the last sum that counted them ended, so that they commit, and collect the result."""
-        counted = sorted(self._counted.exchanges)
-        confirmed = self._ask(COMMIT, counted, self.algorithm.broadcast(self.state))
-        return self._rounds_so_far(stopped, tuple(client for client in counted if client not in confirmed))
 
     def _rounds_so_far(self, stopped: str | None, uncommitted: tuple[ClientId, ...] | None = None) -> Result:
         """Collect the result of the complete rounds, without a message.

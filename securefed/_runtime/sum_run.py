@@ -50,7 +50,7 @@ from securefed._runtime.cohorts import keep_blocks
 from securefed._runtime.exchange_context import CountedClients
 from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange
 from securefed._runtime.stage_messages import MessageLog
 from securefed._runtime.sum_facts import SumFacts
 from securefed._tensors import Array, Tensors
@@ -183,7 +183,7 @@ class SumRun:
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
         counted, schema = self._counted, self._facts.schema
         content = ExchangeContent(header, self.next_broadcast(), counted.listed(header.cohort), counted.body)
-        self.exchange = open_exchange(
+        self.exchange = OpenExchange(
             self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
         )
         return self.exchange

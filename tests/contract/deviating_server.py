@@ -22,7 +22,7 @@ from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientCommits
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange
 from securefed._runtime.stage_messages import MessageLog
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
@@ -251,7 +251,7 @@ class World:
         """One exchange to its end; what it precomputed is used by the next one."""
         content = ExchangeContent(header, broadcast, counted, lambda client: body)
         prepared, self.prepared = self.prepared, None
-        exchange = open_exchange(
+        exchange = OpenExchange(
             self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, None, prepared
         )
         try:

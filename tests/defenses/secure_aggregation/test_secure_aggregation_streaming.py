@@ -12,7 +12,7 @@ from securefed import SERVER, Aggregate, Layout, Message, TensorSpec, Transcript
 from securefed._persistence.packing import pack, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.open_exchange import ExchangeContent, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, OpenExchange
 from securefed._runtime.stage_messages import MessageLog
 from securefed._transports import Coordinator
 from securefed.defenses import Session, UploadContext, secure_aggregation
@@ -140,7 +140,7 @@ def peak_bytes(kind, clients) -> int:
     try:
         counted = CountedExchanges.of(cohort, {}, None)
         content = ExchangeContent(ExchangeHeader(cohort, "train", 0), broadcast, counted, lambda _: {})
-        exchange = open_exchange(defense, {"train": layout}, clients, 0, content, log)
+        exchange = OpenExchange(defense, {"train": layout}, clients, 0, content, log)
         summed = Coordinator(transport, log).exchange(exchange)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
