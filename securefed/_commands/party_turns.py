@@ -29,10 +29,10 @@ from securefed._commands.party_sentences import clients_text, result_facts
 from securefed._messages import SERVER, Message
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.state_file import StateFile
+from securefed._runtime.exchange_context import tensors_digest
 from securefed.errors import ConfigError, MessageRefused, SecureFedError
 from securefed.parties import SumServer
 from securefed.parties._envelope import sign, unwrap
-from securefed.parties._node import model_digest
 from securefed.parties._update import read_update
 
 
@@ -120,7 +120,7 @@ class _Turn:
     def _opened(self, base: Mapping[str, Any] | None, cohort: Sequence[int] | None) -> str:
         """Describe what a round is opened with, to compare when the same command is run again."""
         arrays = None if base is None else read_update(base, self.at.terms.shapes, "the base")
-        return json.dumps([None if arrays is None else model_digest(arrays).hex(), cohort and sorted(cohort)])
+        return json.dumps([None if arrays is None else tensors_digest(arrays).hex(), cohort and sorted(cohort)])
 
     def _open(self, base: Mapping[str, Any] | None, cohort: Sequence[int] | None, opened: str) -> list[str]:
         if self.at.terms.base and base is None:

@@ -89,7 +89,7 @@ def check_sampling(defense: Defense, cohort: int, clients: int, *, chosen: bool 
     Raises:
         ConfigError: cohorts are drawn otherwise, or chosen.
     """
-    sampler, tossed = sampler_of(defense), _coins(defense)
+    sampler, tossed = sampler_of(defense), coins_of(defense)
     if tossed is not None and (cohort != clients or chosen):
         raise ConfigError(
             f"poisson({tossed.rate:g}) has every client toss its own coin in every exchange: leave out the cohort, "
@@ -109,12 +109,7 @@ def check_sampling(defense: Defense, cohort: int, clients: int, *, chosen: bool 
         raise ConfigError(f"{sampler} accounts for a uniform secret draw; a schedule or a selection by values is none")
 
 
-def samples_clients(defense: Defense) -> bool:
-    """Tell whether each client decides by itself, at random, whether it takes part."""
-    return _coins(defense) is not None
-
-
-def _coins(defense: Defense) -> PoissonSampling | None:
+def coins_of(defense: Defense) -> PoissonSampling | None:
     """Return the Poisson sampling that clients do by themselves, if the defence has it."""
     found = [transform.sampler for transform in defense.transforms if isinstance(transform, PoissonCohort)]
     return found[0] if found else None
@@ -157,15 +152,9 @@ def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
         )
 
 
-def check_secret_cohorts(defense: Defense, algorithm: Algorithm[Any, Any], public: Public) -> None:
-    """Raise `ConfigError` where the accountant counts on a secret draw, and the algorithm's results reveal it."""
-    if isinstance(sampler_of(defense), FixedSizeSampling):
-        check_cohort_secrecy(algorithm, public)
-
-
 def check_stateless_clients(defense: Defense, state: Any) -> None:
     """Raise `ConfigError` where clients sample themselves and a client's `state` depends on its contributions."""
-    if samples_clients(defense) and has_memory(state):
+    if coins_of(defense) is not None and has_memory(state):
         raise ConfigError(
             "poisson(...) leaves contributions out without telling the client, and this algorithm's clients remember "
             "what they sent; use a method without running sums, or a FixedSizeSampling cohort"

@@ -134,23 +134,23 @@ class Server(SumRun):
         self._agree(evaluate_every)
         stopped = self.algorithm.finished(self.state)
         try:
-            while len(self._history) < rounds and stopped is None:
+            while len(self.history) < rounds and stopped is None:
                 entry = self._round()
-                self._history.append(entry)  # before the evaluation: should that fail, the round is complete
-                if evaluate_every and len(self._history) % evaluate_every == 0:
-                    entry = self._history[-1] = replace(entry, metrics=self._evaluate())
+                self.history.append(entry)  # before the evaluation: should that fail, the round is complete
+                if evaluate_every and len(self.history) % evaluate_every == 0:
+                    entry = self.history[-1] = replace(entry, metrics=self._evaluate())
                 stopped = self.algorithm.finished(self.state)
                 # Under Paillier, also with a threshold, this fills the pool of encryption randomness for the next
                 # upload, which no checkpoint holds; masks cannot be computed between rounds.
                 if self._options.prepare and stopped is None:
                     for node in self.nodes.values():
                         node.prepare()
-                if self._file is not None and len(self._history) % (self._options.checkpoint_every or 1) == 0:
+                if self._file is not None and len(self.history) % (self._options.checkpoint_every or 1) == 0:
                     self._file.write(self.freeze())
                 if progress is not None:
                     progress(entry)
         except SecureFedError as error:
-            if self._history:
+            if self.history:
                 error.result = self._rounds_so_far(f"{type(error).__name__}: {error}")
             raise
         finally:
@@ -210,7 +210,7 @@ class Server(SumRun):
         self._record(summed)
         self.combine(summed)
         return RoundHistory(
-            round=len(self._history),
+            round=len(self.history),
             exchange=summed.record.round,  # the exchange's number, whatever its name
             survivors=summed.record.survivors,
             seconds=time.perf_counter() - start,
@@ -254,7 +254,7 @@ class Server(SumRun):
         for name, value in broadcast.items():
             if not np.isfinite(value).all():
                 raise DivergenceError(
-                    f"round {len(self._history)}: {name!r} is not finite any more; lower the step size, "
+                    f"round {len(self.history)}: {name!r} is not finite any more; lower the step size, "
                     "or start from data of a smaller range"
                 )
         self.state, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)
@@ -262,7 +262,7 @@ class Server(SumRun):
 
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
         """Choose the clients that a sum invites first; an algorithm may select them by scalars that they reveal."""
-        everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
+        everyone, size, round = range(self.public.clients), self.public.cohort, len(self.history)
         # the caller's schedule names the cohort itself, and one drawn in secret must not follow from revealed scalars
         if self._options.schedule is not None:
             return scheduled(self._options.schedule(round), everyone, size)
@@ -302,7 +302,7 @@ class Server(SumRun):
         broadcast = self.algorithm.broadcast(self.state)
         self.transcript.output = broadcast
         personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
-        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, uncommitted)
+        return Result(broadcast, personal, tuple(self.history), self.plan, self.transcript, stopped, uncommitted)
 
     def _next_number(self, *, write: bool = False) -> int:
         """Take the next number, of an exchange or of messages outside one; it is on disk before it is used.
@@ -381,4 +381,4 @@ class Server(SumRun):
                 values["loop"], unnested("followed", values, tensors), unnested("announced", values, tensors)
             )
             self._exchanges = max(self._exchanges, newest + 1)
-            self.transcript.missing = len(self._history)
+            self.transcript.missing = len(self.history)

@@ -115,11 +115,13 @@ class SumRun:
         self.exchange: OpenExchange | None = None
         """Its open attempt."""
         self.defense, self.transcript, self.log = facts.defense, transcript, MessageLog(transcript, keep)
-        self._history: list[RoundHistory] = []
+        self.history: list[RoundHistory] = []
+        """One entry for each completed round."""
         self._so_far = SumsSoFar(least=facts.rule.least_block)
         self._prepared: Any = None  # keys and masks that the last exchange made for the next, where it makes any
         self._exchanges = 0  # the next exchange's number
-        self._sums = 0  # exchanges that the budget counts
+        self.sums = 0
+        """Number of exchanges so far that the privacy budget counts, void ones included."""
         self.tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
         self.given_up = 0
         """Rounds that were given up without a sum: clients answer no further attempt at them."""
@@ -128,19 +130,9 @@ class SumRun:
         self._counted = CountedClients(facts.schema.needs_outcome)
 
     @property
-    def history(self) -> list[RoundHistory]:
-        """One entry for each completed round."""
-        return self._history
-
-    @property
     def position(self) -> int:
         """Number of the next round as requests state it: rounds that were given up count."""
-        return len(self._history) + self.given_up
-
-    @property
-    def sums(self) -> int:
-        """Number of exchanges so far that the privacy budget counts, void ones included."""
-        return self._sums
+        return len(self.history) + self.given_up
 
     @property
     def prepared(self) -> bytes:
@@ -228,7 +220,7 @@ class SumRun:
             # bounds the clients that were out would be out of the next attempt too.
             self._double(kind, error)
         if len(pending.void) >= self._max_void:
-            said = f"round {len(self._history)}: void {len(pending.void)} times, last because {pending.void[-1]}"
+            said = f"round {len(self.history)}: void {len(pending.void)} times, last because {pending.void[-1]}"
             if isinstance(error, RangeRefused):  # in the clear, where a client says so
                 raise RangeRefused(f"{said}; declare larger bounds, or look for the client that diverges") from error
             if pending.was_out:
@@ -261,8 +253,8 @@ class SumRun:
             try:
                 self._budget = self._budget.spend(1)
             except BudgetSpent as error:
-                raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
-        self._sums += 1
+                raise BudgetSpent(f"after {len(self.history)} rounds: {error}") from error
+        self.sums += 1
         return self._next_number(write=self._budget is not None)
 
     def _next_number(self, *, write: bool = False) -> int:
@@ -279,12 +271,12 @@ class SumRun:
         return {
             "run": self.transcript.run,
             "exchanges": self._exchanges,
-            "sums": self._sums,
+            "sums": self.sums,
             "blocks": [sorted(block) for block in self._so_far.blocks],
             "doublings": self._doublings,
             "learned": list(self._learned),
             "counted": {str(client): exchange for client, exchange in self._counted.exchanges.items()},
-            "history": [entry.to_json() for entry in self._history],
+            "history": [entry.to_json() for entry in self.history],
         }
 
     def continue_from(
@@ -300,13 +292,13 @@ class SumRun:
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
         exchanges = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._counted = CountedClients(self._facts.schema.needs_outcome, exchanges, followed, announced)
-        self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
-        self._sums, self._learned = loop["sums"], tuple(loop["learned"])
+        self.history = [RoundHistory.from_json(entry) for entry in loop["history"]]
+        self.sums, self._learned = loop["sums"], tuple(loop["learned"])
         # files of an earlier version hold the survivors of the last sum only
         blocks = tuple(frozenset(block) for block in loop.get("blocks", [loop.get("opened", [])]) if block)
         self._so_far = SumsSoFar(blocks, self._facts.rule.least_block)
         if self._budget is not None:  # every exchange counts, whether or not the run had a budget then
-            self._budget = self._budget.spend(self._sums)
+            self._budget = self._budget.spend(self.sums)
 
     def freeze(self) -> bytes:
         """Return the state of the sums, in the middle of an exchange too, secrets included. Inverse: `thaw`."""

@@ -22,7 +22,7 @@ from securefed._runtime.client import ClientNode
 from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
-from securefed._runtime.privacy_checks import check_evaluation, check_sampling, check_secret_cohorts
+from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_memory import SumRule
 from securefed._tensors import Layout
@@ -32,6 +32,7 @@ from securefed.algorithms._validation import check_object, contribution_layout, 
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._differential_privacy import FixedSizeSampling
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import DataError
 
@@ -91,7 +92,8 @@ class Terms(SumFacts):
         reveals = check_reveal(algorithm, layer, reveal)
         schema = schema_of(algorithm, public)
         check_sampling(layer, public.cohort, public.clients, chosen=bool(revealed_scalars(algorithm)))
-        check_secret_cohorts(layer, algorithm, public)
+        if isinstance(sampler_of(layer), FixedSizeSampling):  # the accountant counts on a secret draw
+            check_cohort_secrecy(algorithm, public)
         if reveals or evaluate_every:
             plan = layer.plan(schema.layouts[TRAIN], public.cohort)
             if reveals:

@@ -23,6 +23,7 @@ from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.absence import hold, moment
 from securefed._runtime.client_state import PendingUpload
+from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._runtime.sum_memory import SumMemory
@@ -31,7 +32,7 @@ from securefed.errors import ConfigError, LedgerLost
 from securefed.parties._checked_result import checked_result
 from securefed.parties._envelope import check_key, header, unwrap
 from securefed.parties._guards import check_rows, check_seal, open_beside, run_budget
-from securefed.parties._node import PartyNode, model_digest
+from securefed.parties._node import PartyNode
 from securefed.parties._precision import lost_entirely
 from securefed.parties._result import SumResult
 from securefed.parties._terms import SumTerms, check_terms
@@ -232,7 +233,7 @@ class SumClient:
                 result, or the base is not the one that its update was computed from.
         """
         model = self._model(base) if self.terms.differences else None
-        if model is not None and self._base is not None and model_digest(model) != self._base:
+        if model is not None and self._base is not None and tensors_digest(model) != self._base:
             raise ConfigError(
                 "the base is not the one that this client computed its update from; give the model of the round whose "
                 "result is checked"
@@ -293,7 +294,7 @@ class SumClient:
                     f"{name} is a {type(value).__name__}; give its values by name: {name}=net.state_dict()"
                 )
         model = self._model(base)
-        self._base = None if model is None else model_digest(model)
+        self._base = None if model is None else tensors_digest(model)
         due, metrics = given_weight(self.terms, weight), given_metrics(self.terms, metrics)
         if not callable(update):
             update = structure(update, self.terms)

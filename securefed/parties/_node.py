@@ -48,12 +48,7 @@ def base_array(digest: bytes) -> Array:
 
 def broadcast_of(base: Mapping[str, Array] | None, round: int) -> dict[str, Array]:
     """Return what the requests of a round tell its clients: the digest of its model, or what stands for it."""
-    return {BASE: base_array(no_model(round) if base is None else model_digest(base))}
-
-
-def model_digest(model: Mapping[str, Array]) -> bytes:
-    """Compute SHA-256 of names, types, shapes and entries of a model, 32 bytes."""
-    return tensors_digest(model)
+    return {BASE: base_array(no_model(round) if base is None else tensors_digest(base))}
 
 
 class PartyNode(SumNode):

@@ -43,7 +43,7 @@ def check_representable(plan: Plan, updates: Sequence[Mapping[str, Array]], shar
         name = tensor.name.removeprefix(UPDATE)
         if name == tensor.name:  # a weight or the indicator
             continue
-        largest = max(_largest(update[name]) * share for update, share in zip(updates, shares, strict=True))
+        largest = max(largest_entry(update[name]) * share for update, share in zip(updates, shares, strict=True))
         if 0 < largest < _unit(tensor, plan):
             raise PlanError(
                 f"{name!r} has entries up to {largest:.3g}, and under its bound of {tensor.bound:.3g} sums are in "
@@ -62,7 +62,7 @@ def lost_entirely(plan: Plan, contribution: Mapping[str, Array]) -> list[str]:
     if plan.privacy is not None:
         return []
     coarse = [tensor for tensor in plan.tensors if tensor.name in contribution and _unit(tensor, plan) >= _COARSE]
-    return [tensor.name for tensor in coarse if 0 < _largest(contribution[tensor.name]) < _unit(tensor, plan) / 2]
+    return [tensor.name for tensor in coarse if 0 < largest_entry(contribution[tensor.name]) < _unit(tensor, plan) / 2]
 
 
 def _unit(tensor: TensorPlan, plan: Plan) -> float:
@@ -70,7 +70,7 @@ def _unit(tensor: TensorPlan, plan: Plan) -> float:
     return tensor.step or tensor.error / plan.clients
 
 
-def _largest(value: Array) -> float:
+def largest_entry(value: Array) -> float:
     """Return the largest absolute entry; without `abs`, which overflows at the smallest integer of a type."""
     return max(float(np.max(value, initial=0)), -float(np.min(value, initial=0)))
 

@@ -299,7 +299,10 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
     # The plan's errors are those of the decoded sum, the release multiplies it by these factors.
     units = {tensor.name: distortion.units.get(tensor.name, 1.0) / plan.sampling_rate for tensor in plan.tensors}
     errors = {tensor.name: tensor.error * scale * units[tensor.name] for tensor in plan.tensors}
-    weight = float(released[WEIGHT]) * scale if terms.weighted else _divisor(terms, len(survivors))
+    # An unweighted sum is divided by the number of survivors, or under a clip or noise by the planned cohort; under
+    # Poisson sampling too, as the release divided the sum by the sampling rate.
+    count = float(len(survivors) if terms.plan.privacy is None else terms.cohort)
+    weight = float(released[WEIGHT]) * scale if terms.weighted else count
     uncertain = errors[WEIGHT] if terms.weighted else 0.0  # u W of the module's docstring
     if not weight > uncertain:
         raise DataError(
@@ -384,11 +387,3 @@ def _arrays(given: Mapping[str, Array], terms: SumTerms) -> dict[str, Array]:
         if out[tensor.name].shape != tensor.shape:
             raise ValueError(f"{tensor.name!r} has shape {out[tensor.name].shape}, and not {tensor.shape}")
     return out
-
-
-def _divisor(terms: SumTerms, survivors: int) -> float:
-    """Return what an unweighted sum is divided by: the survivors, or under a clip or noise the planned cohort.
-
-    The planned cohort under Poisson sampling too: the release divided the sum by the sampling rate.
-    """
-    return float(survivors if terms.plan.privacy is None else terms.cohort)

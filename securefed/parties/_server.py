@@ -23,7 +23,7 @@ from securefed._runtime.cohorts import uniform, unpredictable
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
-from securefed._runtime.privacy_checks import check_privacy, sampler_of, samples_clients
+from securefed._runtime.privacy_checks import check_privacy, coins_of, sampler_of
 from securefed._runtime.stage_messages import Requests
 from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run
 from securefed._tensors import Array
@@ -287,7 +287,7 @@ class SumServer:
         each client for itself. Where it may and does not, the draw is from seed 0, which is public.
         """
         terms, everyone = self.terms, range(self.terms.clients)
-        sampler, coins = sampler_of(terms.defense), samples_clients(terms.defense)
+        sampler, coins = sampler_of(terms.defense), coins_of(terms.defense)
         if chosen is None:
             if isinstance(sampler, FixedSizeSampling):
                 return unpredictable(everyone, terms.cohort)
@@ -296,7 +296,7 @@ class SumServer:
         if len(cohort) != len(chosen) or not 0 < len(cohort) <= terms.cohort or not set(cohort) <= set(everyone):
             allowed = f"1 to {terms.cohort} different clients, numbered 0 to {terms.clients - 1}"
             raise ConfigError(f"a cohort holds {allowed}; got {list(chosen)}")
-        if sampler != "full" or coins:
+        if sampler != "full" or coins is not None:
             raise ConfigError(f"{terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
         return tuple(int(client) for client in cohort)
 

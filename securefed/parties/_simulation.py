@@ -4,8 +4,8 @@
 
 Nothing is hidden from this process. The functions show what a secure sum does to your updates (rounding, clipping,
 noise) before you put clients on machines of their own.
-`play_round` plays a round of any sum: a `SumClient` for each contribution, and the helpers of the defence. A helper is a
-key holder of encrypted sums; its party number is negative.
+`play_round` plays a round of any sum: a `SumClient` for each contribution, and the helpers of the defence. A helper is
+a key holder of encrypted sums; its party number is negative.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError, DataError, RangeRefused
 from securefed.parties._client import SumClient
 from securefed.parties._helper import SumHelper
-from securefed.parties._precision import check_representable
+from securefed.parties._precision import check_representable, largest_entry
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
@@ -195,7 +195,7 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
         updates: the clients' updates.
         bound: as in `secure_mean`.
     """
-    largest = {name: max(_largest_entry(update[name]) for update in updates) for name in updates[0]}
+    largest = {name: max(largest_entry(update[name]) for update in updates) for name in updates[0]}
     for name, value in largest.items():
         if value > _LARGEST:
             raise DataError(f"an entry of {value:.3g} in {name!r} is too large to be summed; scale the updates")
@@ -218,11 +218,6 @@ def _held_by_float64(value: Array) -> bool:
     """Tell whether float64 holds all integers of an array, which it does up to 2^53."""
     large = value[(value > _EXACT) | (value < -_EXACT)]
     return all(int(float(entry)) == entry for entry in large.tolist())
-
-
-def _largest_entry(value: Array) -> float:
-    """Return the largest absolute entry; without `abs`, which overflows at the smallest integer of a type."""
-    return max(float(value.max(initial=0)), -float(value.min(initial=0)))
 
 
 def _like(values: Mapping[str, Array], example: Mapping[str, T]) -> dict[str, T]:

@@ -172,10 +172,10 @@ class DeviatingServer(Federation):
             while not self._ended and not refused:
                 self._altering.altered.clear()
                 self._sent.append(self._chosen.to_some.get(self._victim, self._chosen.to_all))
-                self._history.append(self._round())
+                self.history.append(self._round())
                 if left := self._told_otherwise_and_dropped():
                     refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
-                elif not self._ended and len(self._history) >= _MOST_ROUNDS:
+                elif not self._ended and len(self.history) >= _MOST_ROUNDS:
                     refused = f"no estimate after {_MOST_ROUNDS} rounds"
             if self._estimate is None and not refused:
                 refused = "the attack ended without an estimate"
