@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from securefed._persistence.sealing import Seal
     from securefed._public import Public
     from securefed._runtime.federation import Federation
+    from securefed._runtime.history import Result
     from securefed._runtime.ledger import Ledger
     from securefed._runtime.ledger_entries import DataUsage, Limits
     from securefed._runtime.run_options import RunOptions
-    from securefed._runtime.server import Result, Server
+    from securefed._runtime.server import Server
     from securefed._runtime.terms import Terms
     from securefed._tensors import Array, Layout, Tensors, TensorSpec
     from securefed._transports import InProcessTransport, LossyTransport
@@ -106,7 +107,8 @@ EXPORTS = {
     "securefed._auditing.training.training_audit": "audit_training",
     "securefed.parties._simulation": "secure_mean secure_sum",
     "securefed._runtime.federation": "Federation",
-    "securefed._runtime.server": "Server Result",
+    "securefed._runtime.history": "Result",
+    "securefed._runtime.server": "Server",
     "securefed._runtime.terms": "Terms",
     "securefed._runtime.run_options": "RunOptions",
     "securefed.datasets._base": "Dataset",

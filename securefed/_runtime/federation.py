@@ -17,10 +17,11 @@ from securefed._class_names import common_class_names
 from securefed._messages import ClientId, PartyId
 from securefed._public import Public
 from securefed._runtime.client import ClientBatch
+from securefed._runtime.history import Result
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Progress, Result, Server
+from securefed._runtime.server import Progress, Server
 from securefed._runtime.sum_run import new_run
 from securefed._runtime.terms import Terms
 from securefed._transports import Endpoint, HelperNode, InProcessTransport, Transport

@@ -136,10 +136,9 @@ class SumTerms:
 
     def _check_fields(self) -> None:
         """Raise `ConfigError` for a field of another type or outside its domain, as a file edited by hand may hold."""
-        for name in ("weighted", "base", "differences"):
-            check_type(name, getattr(self, name), bool)
-        for name in ("tensors", "metrics", "local"):
-            check_type(name, getattr(self, name), tuple)
+        for kind, names in ((bool, ("weighted", "base", "differences")), (tuple, ("tensors", "metrics", "local"))):
+            for name in names:
+                check_type(name, getattr(self, name), kind)
         check_integer("clients", self.clients, 1, _MOST_CLIENTS)
         check_integer("cohort", self.cohort, 1, self.clients, note="(the number of clients)")
         check_integer("max_void", self.max_void, 1)
@@ -234,8 +233,10 @@ class SumTerms:
         if largest_weight is not None:
             check_number("largest_weight", largest_weight, positive=True, most=2.0**1023)
         if not isinstance(example, Mapping):
-            kind = type(example).__name__
-            raise ConfigError(f"the example must hold arrays or tensors by name, such as net.state_dict(); got {kind}")
+            raise ConfigError(
+                "the example must hold arrays or tensors by name, such as net.state_dict(); got "
+                f"{type(example).__name__}"
+            )
         chosen = pipelined_by(as_defense(defense)) if pipelined else as_defense(defense)
         arrays = {name: real_array(value, repr(name)) for name, value in example.items() if not is_local(name, local)}
         declared = (
@@ -257,8 +258,7 @@ class SumTerms:
             tensors, clients, clients if cohort is None else cohort, chosen,
             tuple((name, float(bound)) for name, bound in sorted(sums.items())),
             1.0 if largest_weight is None else power_of_two(largest_weight), largest_weight is not None, base,
-            (clips(chosen) and base) if differences is None else differences,
-            tuple(local), rounds, epsilon, max_void,
+            (clips(chosen) and base) if differences is None else differences, tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
         undeclared = [] if isinstance(metrics, Mapping) else [f"{METRIC}{name}" for name in sums]
         if bounds is None or isinstance(bounds, Mapping):

@@ -20,8 +20,8 @@ from securefed._persistence.packing import pack, restore
 from securefed._public import Public
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.federation import Federation
+from securefed._runtime.history import Result
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Result
 from securefed._tensors import Tensors, add
 from securefed._transports import InProcessTransport, LossyTransport
 from securefed.algorithms._base import Algorithm, RoundOutcome
