@@ -9,7 +9,7 @@ each answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -104,14 +104,7 @@ class ExchangeHeader:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values. Inverse: `from_json`."""
-        return {
-            "cohort": list(self.cohort),
-            "kind": self.kind,
-            "doublings": self.doublings,
-            "learned": [number.hex() for number in self.learned],
-            "round": self.round,
-            "attempt": self.attempt,
-        }
+        return asdict(self) | {"learned": [number.hex() for number in self.learned]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ExchangeHeader:

@@ -177,9 +177,7 @@ class Server(SumRun):
 
     def _evaluate(self) -> dict[str, float]:
         """Sum one evaluation; return its values by name, and the number of clients in it."""
-        summed, _ = self._sum(EVALUATE)
-        record = summed.record
-        self._record(summed)
+        record = self._sum(EVALUATE)[0].record
         return {name: float(value) for name, value in record.released.items()} | {"clients": len(record.survivors)}
 
     def _agree(self, evaluate_every: int) -> None:
@@ -207,7 +205,6 @@ class Server(SumRun):
         """Make one training round: sum the contributions and let the algorithm combine them."""
         start, up, down = time.perf_counter(), self.log.up, self.log.down
         summed, void = self._sum(TRAIN)
-        self._record(summed)
         self.combine(summed)
         return RoundHistory(
             round=len(self.history),
@@ -231,6 +228,10 @@ class Server(SumRun):
                 self.failed(error)
                 continue
             self.completed(summed)
+            # simulated clients' encoded contributions, for collusion views and scoring
+            for client in summed.record.survivors if self._keep else ():
+                if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
+                    self.transcript.contributions[summed.record.round, client] = encoded
             return summed, tuple(pending.void)
 
     def next_broadcast(self) -> Tensors:
@@ -281,14 +282,6 @@ class Server(SumRun):
         """
         bodies = {client: self._counted.body_outside(client, broadcast) for client in clients}
         return self._coordinator.ask(self.transcript.run, self._next_number(), stage, bodies)
-
-    def _record(self, summed: ExchangeResult) -> None:
-        """Keep the simulated clients' encoded contributions, for collusion views and scoring."""
-        if not self._keep:
-            return
-        for client in summed.record.survivors:
-            if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
-                self.transcript.contributions[summed.record.round, client] = encoded
 
     def _rounds_so_far(self, stopped: str | None, uncommitted: tuple[ClientId, ...] | None = None) -> Result:
         """Collect the result of the complete rounds, without a message.

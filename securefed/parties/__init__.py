@@ -23,11 +23,13 @@ An upload passes these files, in this order:
     _envelope   mark, version, digest of the terms and signature before each message
     _client     reads the request, the update, its weight and the model; keeps the state in a file
     _node       the protocol of the client: `_runtime/sum_node`, and the refusal of another model
-    _contribution, _update     what is uploaded for an update
+    _update     what is uploaded for an update
     `_runtime/open_exchange`   takes replies at the server, stage by stage, and opens the sum
     _result     means and totals with their errors; `_checked_result` recomputes them at a client
 
-`_guards` and `_precision` hold rules for these; `_plan_notes` and `_defense_json` serve the terms.
+`_guards` and `_precision` hold rules for these and the sentences that a plan prints; `_terms_parts` holds the tensors
+and the defence of the terms. `_simulation` plays all parties in one process. Each party freezes to bytes between two
+messages (`_persistence/frozen`), which its file keeps (`_persistence/state_file`).
 """
 
 from __future__ import annotations

@@ -124,7 +124,6 @@ class SumClient:
         self._ledger, self._kept = ledger, _GIVEN  # the ledger of the data, and where the memory of sums is kept
         self._budget = run_budget(terms)  # of this run; its entries, the "book", freeze with it
         self._node: PartyNode | None = None
-        self._base: bytes | None = None
         self._trained: Trained | None = None  # that made the update at hand
         self._said = False  # that nothing is left of a tensor, which is logged once
         if self._file is not None:
@@ -201,7 +200,7 @@ class SumClient:
             reply = begun
         else:
             check_trained(self.terms, self._ledger if self._kept == _GIVEN else None, trained)
-            self._trained = trained
+            self._trained, node.trained = trained, trained is not None
             reply = self._contribute(node, message, update, weight, dict(metrics or {}), base)
         if node.state.last_round < 0:  # it refused the message and opened no exchange: it belongs to no run yet
             self._node = None
@@ -233,7 +232,8 @@ class SumClient:
                 result, or the base is not the one that its update was computed from.
         """
         model = self._model(base) if self.terms.differences else None
-        if model is not None and self._base is not None and tensors_digest(model) != self._base:
+        bound = None if self._node is None else self._node.base
+        if model is not None and bound is not None and tensors_digest(model) != bound:
             raise ConfigError(
                 "the base is not the one that this client computed its update from; give the model of the round whose "
                 "result is checked"
@@ -257,7 +257,7 @@ class SumClient:
             "run": self._node.run,
             "book": None if self._budget is None else self._budget.book.to_json(),
             "ledger": self._kept,
-            "base": (self._base or b"").hex(),
+            "base": (self._node.base or b"").hex(),
         }
         return frozen(self._name, {"terms": self.terms.digest.hex()}, values, {"node": from_bytes(self._node.freeze())})
 
@@ -294,7 +294,7 @@ class SumClient:
                     f"{name} is a {type(value).__name__}; give its values by name: {name}=net.state_dict()"
                 )
         model = self._model(base)
-        self._base = None if model is None else tensors_digest(model)
+        node.base = None if model is None else tensors_digest(model)
         due, metrics = given_weight(self.terms, weight), given_metrics(self.terms, metrics)
         if not callable(update):
             update = structure(update, self.terms)
@@ -362,11 +362,12 @@ class SumClient:
             self._ledger, self._kept = self._beside(expected=expected), _BESIDE
         elif self._ledger is None:
             self._kept = _FROZEN
-        return PartyNode(
+        node = PartyNode(
             self.party, run, core.schema, self._defense, exchanges=core.exchanges, ledger=self._ledger, rule=core.rule,
-            persist=lambda node: self._save(), base=lambda: self._base, trained=lambda: self._trained is not None,
-            budget=lambda: self._budget,
+            persist=lambda _: self._save(),
         )  # fmt: skip
+        node.budget = self._budget
+        return node
 
     def _save(self) -> None:
         if self._file is not None:
@@ -385,7 +386,6 @@ class SumClient:
                 read = json.loads(book) if isinstance(book, str) else book
                 self._budget = run_budget(self.terms, LedgerEntries.from_json(read))
             kept = values.get("ledger", "")
-            self._base = bytes.fromhex(values.get("base", "")) or None
             if self._ledger is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
                 raise LedgerLost(
                     f"client {self.party} has answered with a ledger of its data; give it: "
@@ -393,6 +393,7 @@ class SumClient:
                 )
             node = self._enrol(values["run"], expected=kept == _BESIDE)
             node.thaw(tensors["node"].tobytes())
+            node.base = bytes.fromhex(values.get("base", "")) or None
             if self._ledger is None and (sums := unnest("sums", tensors)):  # release 0.1 wrote them here
                 node.sums.remember(SumMemory.from_tensors(sums))
         self._node = node

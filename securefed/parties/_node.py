@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -58,20 +58,15 @@ class PartyNode(SumNode):
     that follows from the round (`no_model`). After a refusal the exchange is closed: the server cannot try several
     models in it. The ledger counts nothing, because the client sent nothing of its data.
 
-    Args:
-        args: as of `SumNode`.
-        base: returns the digest of the model of the update at hand; `None` where the terms bind none.
-        trained: tells whether DP-SGD made the update at hand, in a training that the ledger counts.
-        budget: returns the ledger that limits this run alone to the epsilon of its terms; `None` without a limit.
-        settings: as of `SumNode`.
+    Attributes:
+        base: digest of the model of the update at hand; `None` where the terms bind none.
+        trained: whether DP-SGD made the update at hand, in a training that the ledger counts.
+        budget: the ledger that limits this run alone to the epsilon of its terms; `None` without a limit.
     """
 
-    def __init__(
-        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool],
-        budget: Callable[[], Ledger | None] = lambda: None, **settings: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(*args, **settings)
-        self._own_base, self._trained, self._budget = base, trained, budget
+    base: bytes | None = None
+    trained: bool = False
+    budget: Ledger | None = None
 
     @property
     def terms(self) -> str:
@@ -82,12 +77,12 @@ class PartyNode(SumNode):
 
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         cost = super()._cost(state)
-        return cost.of_trained() if self._trained() else cost
+        return cost.of_trained() if self.trained else cost
 
     def _charge(self, state: ClientNodeState) -> None:
         """Charge this run's own budget and the client's ledger; where one of them refuses, neither is charged."""
         assert state.session is not None
-        number, cost, budget = state.session.round, self._cost(state), self._budget()
+        number, cost, budget = state.session.round, self._cost(state), self.budget
         if budget is not None:
             try:
                 if not Ledger.in_memory(budget.limits, budget.book).charge(self.run, number, cost):  # a trial
@@ -103,7 +98,7 @@ class PartyNode(SumNode):
         pending = super()._accept(state, message)
         exchange, named = pending.state.header, pending.broadcast[BASE].tobytes()
         assert exchange is not None  # an accepted request opened an exchange
-        own = self._own_base() or no_model(exchange.round)
+        own = self.base or no_model(exchange.round)
         if own != named:
             self.state = replace(state, session=None, header=None)
             raise ContradictionError(

@@ -253,30 +253,19 @@ class CompletedSum:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields but the tensors, as JSON values. Inverse: `from_json`."""
-        return {
-            "survivors": list(self.survivors),
-            "doublings": self.doublings,
-            "learned": [number.hex() for number in self.learned],
-            "round": self.round,
-            "given_up": self.given_up,
-            "void": list(self.void),
-            "refusals": {str(party): reason for party, reason in self.refusals.items()},
-        }
+        facts = {name: value for name, value in vars(self).items() if name not in ("released", "announced")}
+        return facts | {"learned": [number.hex() for number in self.learned]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], released: Tensors, announced: Tensors) -> Self:
         """Read what `to_json` returned, with the tensors."""
-        return cls(
-            released=released,
-            announced=announced,
-            survivors=tuple(values["survivors"]),
-            doublings=values["doublings"],
-            learned=tuple(float.fromhex(number) for number in values["learned"]),
-            round=values["round"],
-            given_up=values.get("given_up", 0),
-            void=tuple(values["void"]),
-            refusals={int(party): reason for party, reason in values["refusals"].items()},
-        )
+        read = {
+            "survivors": tuple(values["survivors"]),
+            "learned": tuple(float.fromhex(number) for number in values["learned"]),
+            "void": tuple(values["void"]),
+            "refusals": {int(party): reason for party, reason in values["refusals"].items()},
+        }
+        return cls(**{**values, **read, "released": released, "announced": announced})
 
 
 def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] | None) -> SumResult:

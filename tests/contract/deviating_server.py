@@ -224,9 +224,10 @@ class World:
 
     def __post_init__(self) -> None:
         terms = self.terms
+        own = {name: getattr(terms, name) for name in ("algorithm", "public", "seed") if hasattr(terms, name)}
         victim = self.node(
-            VICTIM, RUN, terms.schema, self.data, terms.defense, getattr(terms, "seed", 0),
-            reveal=getattr(terms, "reveals", False), exchanges=terms.exchanges,
+            VICTIM, RUN, terms.schema, self.data, terms.defense, reveal=getattr(terms, "reveals", False),
+            exchanges=terms.exchanges, **own,
         )  # fmt: skip
         nodes: dict[int, Any] = {VICTIM: victim} | {i: Partner(terms, i) for i in range(1, CLIENTS)}
         helper = terms.defense.aggregation.helper(CLIENTS, _key(terms.defense))
