@@ -117,7 +117,8 @@ def test_a_thief_of_the_file_finds_no_secret_of_an_exchange(tmp_path: Path) -> N
     grid = grid_of(terms, folder=lambda _: tmp_path)
     serve(grid, terms, 2, **quick())
     _, tensors = container.load(files(tmp_path)[1], "client's state")
-    lies, header = decode(tensors["state"].tobytes())
+    lies, header = decode(decode(tensors["state"].tobytes())[0]["state"].tobytes())
+    assert any(name.startswith("committed/") for name in lies)  # positive control: what it learned
     assert not [name for name in lies if name.startswith("protocol/")] and "header" not in header
     held, _ = decode(from_record(grid.nodes[101].context.state.array_records["securefed.frozen"]))
     assert held["protocol/prepared:y"].size  # positive control: what waits for the next exchange lies with Flower
