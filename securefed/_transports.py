@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from securefed._messages import SERVER, ClientId, Message, PartyId
-from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
-from securefed._runtime.stage_messages import MessageLog
+from securefed._runtime.open_exchange import ExchangeResult, MessageLog, OpenExchange
 from securefed._tensors import Tensors
 from securefed.defenses._base import Helper
 from securefed.errors import MessageRefused

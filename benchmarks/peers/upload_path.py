@@ -23,8 +23,7 @@ from securefed._messages import SERVER, Message, PartyId, Transcript
 from securefed._persistence.packing import unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.open_exchange import ExchangeContent, OpenExchange
-from securefed._runtime.stage_messages import MessageLog
+from securefed._runtime.open_exchange import ExchangeContent, MessageLog, OpenExchange
 from securefed._tensors import Layout, TensorSpec
 from securefed._transports import Coordinator
 from securefed.defenses._base import INDICATOR, Defense, Session, UploadContext, without_indicator

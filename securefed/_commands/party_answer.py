@@ -23,8 +23,8 @@ from securefed.errors import BindingError, ConfigError, MessageRefused, SecureFe
 from securefed.parties import SumClient, SumResult, SumTerms
 from securefed.parties._client import Update
 from securefed.parties._envelope import unwrap
-from securefed.parties._guards import check_rows, check_seal, open_beside
-from securefed.parties._update import read_update
+from securefed.parties._guards import check_seal, open_beside
+from securefed.parties._update import check_rows, read_update
 
 
 @dataclass(frozen=True)

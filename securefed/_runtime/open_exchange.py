@@ -11,24 +11,22 @@ request holds the exchange's header, and the request for the upload also holds t
 computed from, and which exchange counted each client last, that is, has its upload in the sum. `Coordinator` and
 `SumServer` drive it.
 
-A client whose values are out of range must not say so under a defence that hides them. It sits out: it uploads uniform
-integers, also in an entry of the plan called the indicator, where all others upload 0. The sum is then noise, and the
-indicator's sum shows that some client sat out, not which. A client that drops out uploads nothing, and the sum is over
-the others.
+A client that sits out, as where its values are out of range, uploads uniform integers under a defence that hides them,
+also in an entry of the plan called the indicator, where all others upload 0. The sum is then noise, and the indicator's
+sum shows that some client sat out, not which. A client that drops out uploads nothing; the sum is over the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from securefed._messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord
+from securefed._messages import REFUSAL, SERVER, Aggregate, Message, PartyId, RoundRecord, SentMessage, Transcript
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
-from securefed._runtime.stage_messages import MessageLog, Requests
 from securefed._runtime.sum_facts import MessageLimits
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._aggregation import (
@@ -56,6 +54,49 @@ from securefed.errors import (
     SurvivorsTooClose,
     TooFewSurvivors,
 )
+
+
+class Requests(Mapping[PartyId, bytes]):
+    """A stage's requests by receiver: `encode(party)` makes one whenever it is looked up, and none is kept."""
+
+    def __init__(self, parties: Mapping[PartyId, Any], encode: Callable[[PartyId], bytes]) -> None:
+        self._parties, self._encode = parties, encode
+
+    def __getitem__(self, party: PartyId) -> bytes:
+        if party not in self._parties:
+            raise KeyError(party)
+        return self._encode(party)
+
+    def __iter__(self) -> Iterator[PartyId]:
+        return iter(self._parties)
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    def __contains__(self, party: object) -> bool:
+        return party in self._parties
+
+
+@dataclass
+class MessageLog:
+    """Records the run's messages in its transcript, which is all that the server sees of it, and counts their bytes.
+
+    Attributes:
+        transcript: the transcript.
+        keep: whether it keeps the messages and sums; sizes are counted either way.
+        up: bytes received so far, void exchanges included.
+        down: bytes sent so far, void exchanges included.
+    """
+
+    transcript: Transcript
+    keep: bool = True
+    up: int = 0
+    down: int = 0
+
+    def note(self, message: Message, nbytes: int) -> None:
+        """Keep one message that was sent or accepted."""
+        if self.keep:
+            self.transcript.sent.append(SentMessage(message, nbytes))
 
 
 @dataclass(frozen=True)
@@ -89,7 +130,7 @@ class ExchangeContent:
     header: ExchangeHeader
     broadcast: Tensors
     counted: CountedExchanges
-    commit: Callable[[ClientId], Tensors]
+    commit: Callable[[PartyId], Tensors]
 
 
 @dataclass
@@ -230,7 +271,7 @@ class OpenExchange:
         return upload in stages and self.stage in stages[stages.index(upload) + 1 :]
 
     @property
-    def named(self) -> tuple[ClientId, ...]:
+    def named(self) -> tuple[PartyId, ...]:
         """The clients that were asked to open the sum, and remember it whether or not it was opened; empty before."""
         return self._protocol.server_names(self._state) if isinstance(self._protocol, SupportsReleases) else ()
 

@@ -50,8 +50,7 @@ from securefed._runtime.cohorts import keep_blocks
 from securefed._runtime.exchange_context import CountedClients
 from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange
-from securefed._runtime.stage_messages import MessageLog
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange
 from securefed._runtime.sum_facts import SumFacts
 from securefed._tensors import Array, Tensors
 from securefed.defenses._differential_privacy import Budget

@@ -31,7 +31,7 @@ from securefed._tensors import Array, Tensors
 from securefed.errors import ConfigError, LedgerLost
 from securefed.parties._checked_result import checked_result
 from securefed.parties._envelope import check_key, header, unwrap
-from securefed.parties._guards import check_rows, check_seal, open_beside, run_budget
+from securefed.parties._guards import check_seal, open_beside, run_budget
 from securefed.parties._node import PartyNode
 from securefed.parties._precision import lost_entirely
 from securefed.parties._result import SumResult
@@ -39,6 +39,7 @@ from securefed.parties._terms import SumTerms, check_terms
 from securefed.parties._update import (
     Trained,
     build_nothing,
+    check_rows,
     check_trained,
     contribution,
     given_metrics,

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-import numpy as np
+from typing import Final, Protocol
 
 from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
@@ -24,7 +22,7 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
-from securefed.errors import ConfigError, DataError, TooFewSurvivors
+from securefed.errors import ConfigError, TooFewSurvivors
 
 COUNT: Final = "count"
 """Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
@@ -117,24 +115,8 @@ def check_minima(terms: GuardedTerms) -> None:
             )
     if terms.least_rows is not None:
         check_integer("least_rows", terms.least_rows, 1)
-        if not any(shape == () for name, shape in terms.shapes.items() if _counts_rows(name)):
+        if not any(shape == () for name, shape in terms.shapes.items() if counts_rows(name)):
             raise ConfigError(f"least_rows is compared with the number of rows, a tensor {COUNT!r} of one number")
-
-
-def check_rows(terms: GuardedTerms, update: Mapping[str, Any]) -> None:
-    """Raise `DataError`, for which the party sits out, where it has fewer rows than the terms ask for."""
-    if terms.least_rows is None:
-        return
-    for name in filter(_counts_rows, terms.shapes):
-        counts = np.ravel(np.asarray(update[name], np.float64))
-        fewest = float(counts.min(initial=np.inf))
-        if not fewest >= terms.least_rows:
-            column = f", column {counts.argmin()}" if len(counts) > 1 else ""
-            where = "" if name == COUNT else f" in {name!r}{column}"
-            raise DataError(
-                f"{fewest:g} rows{where}, and these terms ask for {terms.least_rows} or more of each party: what so "
-                "few rows add to a sum says much of each; take no part, or agree on other terms"
-            )
 
 
 def check_parties(terms: GuardedTerms, survivors: Sequence[ClientId]) -> None:
@@ -189,7 +171,7 @@ def run_budget(terms: GuardedTerms, book: LedgerEntries | None = None) -> Ledger
     return Ledger.in_memory(limits, book)
 
 
-def _counts_rows(name: str) -> bool:
+def counts_rows(name: str) -> bool:
     """Tell whether a tensor of this name holds numbers of a party's rows."""
     return name.rpartition(".")[2] in _COUNTS
 

@@ -22,9 +22,8 @@ from securefed._persistence.state_file import StateFile
 from securefed._runtime.cohorts import uniform, unpredictable
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
+from securefed._runtime.open_exchange import ExchangeResult, OpenExchange, Requests
 from securefed._runtime.privacy_checks import check_privacy, coins_of, sampler_of
-from securefed._runtime.stage_messages import Requests
 from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run
 from securefed._tensors import Array
 from securefed.defenses._differential_privacy import FixedSizeSampling

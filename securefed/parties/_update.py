@@ -20,6 +20,7 @@ from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import Training
 from securefed._tensors import Array, is_torch, real_array
 from securefed.errors import ConfigError, DataError
+from securefed.parties._guards import COUNT, counts_rows
 from securefed.parties._terms import SumTerms
 from securefed.parties._terms_parts import METRIC, UPDATE, WEIGHT, is_local
 
@@ -221,6 +222,22 @@ def contribution(
     if terms.weighted:
         out[WEIGHT] = np.asarray(relative)
     return out
+
+
+def check_rows(terms: SumTerms, update: Mapping[str, Any]) -> None:
+    """Raise `DataError`, for which the party sits out, where it has fewer rows than the terms ask for."""
+    if terms.least_rows is None:
+        return
+    for name in filter(counts_rows, terms.shapes):
+        counts = np.ravel(np.asarray(update[name], np.float64))
+        fewest = float(counts.min(initial=np.inf))
+        if not fewest >= terms.least_rows:
+            column = f", column {counts.argmin()}" if len(counts) > 1 else ""
+            where = "" if name == COUNT else f" in {name!r}{column}"
+            raise DataError(
+                f"{fewest:g} rows{where}, and these terms ask for {terms.least_rows} or more of each party: what so "
+                "few rows add to a sum says much of each; take no part, or agree on other terms"
+            )
 
 
 def build_nothing(terms: SumTerms, base: Mapping[str, Array] | None) -> None:

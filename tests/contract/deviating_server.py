@@ -22,8 +22,7 @@ from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientCommits
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange
-from securefed._runtime.stage_messages import MessageLog
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
 from securefed._transports import Coordinator, HelperNode

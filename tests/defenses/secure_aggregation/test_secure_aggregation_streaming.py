@@ -12,8 +12,7 @@ from securefed import SERVER, Aggregate, Layout, Message, TensorSpec, Transcript
 from securefed._persistence.packing import pack, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.open_exchange import ExchangeContent, OpenExchange
-from securefed._runtime.stage_messages import MessageLog
+from securefed._runtime.open_exchange import ExchangeContent, MessageLog, OpenExchange
 from securefed._transports import Coordinator
 from securefed.defenses import Session, UploadContext, secure_aggregation
 from securefed.defenses._aggregation import SupportsStreaming
