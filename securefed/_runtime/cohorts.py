@@ -1,7 +1,7 @@
 """Choose the clients of a sum (its cohort): by a schedule, uniformly, secretly, or by scalars that they reveal.
 
 The server calls these functions before each sum. A seeded uniform draw is repeatable, and anyone with the seed knows
-it; an accountant may count amplification by sampling only for the secret draw (`unpredictable`), so `sampling_checks`
+it; an accountant may count amplification by sampling only for the secret draw (`unpredictable`), so `privacy_checks`
 refuses every other combination. An algorithm may also choose the cohort among more clients, the candidates, by a
 statistic of each, such as a gradient norm. These scalars leave the client outside the defence, and only where the
 caller agreed (`reveal`).

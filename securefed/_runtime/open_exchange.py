@@ -8,8 +8,7 @@
 
 The aggregation protocol of the defence names the stages (masking: keys, shares, upload, unmasking). A party's first
 request holds the exchange's header, and the request for the upload also holds the broadcast that contributions are
-computed from, and which exchange counted each client last, that is, has its upload in the sum. `Coordinator` and
-`SumServer` drive it.
+computed from, and which exchange counted each client last. `Coordinator` and `SumServer` drive it.
 
 A client that sits out, as where its values are out of range, uploads uniform integers under a defence that hides them,
 also in an entry of the plan called the indicator, where all others upload 0. The sum is then noise, and the indicator's

@@ -27,6 +27,12 @@ An upload passes these files, in this order:
     `_runtime/open_exchange`   takes replies at the server, stage by stage, and opens the sum
     _result     means and totals with their errors; `_checked_result` recomputes them at a client
 
+At the server (`OpenExchange.receive`) an upload that arrives after its stage was closed is refused, and its client
+counts as dropped out of the attempt; of one that arrives twice the first counts, and the second is refused; one of
+another run, exchange or stage is refused, and its client may still send the right one. `SumServer.refusals` says which.
+At a client (`SumNode`) each exchange is used up before its upload is computed, and written to the file: a request that
+comes again, or of another run, is refused, whatever process reads it.
+
 `_guards` and `_precision` hold rules for these and the sentences that a plan prints; `_terms_parts` holds the tensors
 and the defence of the terms. `_simulation` plays all parties in one process. Each party freezes to bytes between two
 messages (`_persistence/frozen`), which its file keeps (`_persistence/state_file`).
