@@ -22,7 +22,7 @@ from securefed._messages import ClientId, Message, PartyId
 from securefed._persistence.packing import unnest
 from securefed._public import Public
 from securefed._runtime.client_state import ClientNodeState, ComputedContribution, PendingUpload
-from securefed._runtime.cohorts import check_agreed_to_reveal, reveal_scalars
+from securefed._runtime.cohorts import selecting
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, integers
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
 from securefed._runtime.sum_facts import SumSchema
@@ -34,7 +34,7 @@ from securefed.algorithms._capabilities import SupportsBatches, SupportsPrivacyC
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
-from securefed.errors import BudgetSpent, ContradictionError, SecureFedError
+from securefed.errors import BudgetSpent, ContradictionError, MalformedError, SecureFedError
 
 COMMIT, REVEAL = "commit", "reveal"
 
@@ -151,15 +151,17 @@ class ClientNode(SumNode):
             return None
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
-        if message.stage == REVEAL:
-            check_agreed_to_reveal(message, self.algorithm, self._reveal)
+        chooser = selecting(self.algorithm) if message.stage == REVEAL and self._reveal else None
+        if message.stage == REVEAL and chooser is None:
+            raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
         counted = int(integers(message, "commit/round", 0))
         self._commits.check(state, message, counted)
         self._commits.followed(message, unnest("broadcast", message.body))
         state, _ = self._commits.commit(replace(state, last_round=message.round), message, counted)
-        if message.stage != REVEAL:
+        if chooser is None:
             return state, {}
-        return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
+        found = chooser.reveal(state.committed, self._rng(message.round + 1, 1))
+        return state, {name: np.asarray(float(found[name])) for name in chooser.reveals}
 
 
 def _with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> ClientNodeState:

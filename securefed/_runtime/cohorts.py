@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from securefed._messages import ClientId, Message
+from securefed._messages import ClientId
 from securefed._public import Public
-from securefed._tensors import Array, Tensors
+from securefed._tensors import Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._capabilities import SupportsClientSelection, SupportsPrivacyCost, supports
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._survivor_blocks import SumsSoFar
-from securefed.errors import ConfigError, MalformedError, RoundVoid
+from securefed.errors import ConfigError, RoundVoid
 
 Schedule = Callable[[int], Sequence[ClientId]]
 """Function from a round's number to the ids of its clients."""
@@ -81,12 +81,11 @@ def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
     return chooser.reveals if chooser is not None else {}
 
 
-def with_disclosures(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
-    """Add to the plan what the algorithm assumes, and a sentence for each scalar that its clients reveal."""
+def disclosures(algorithm: Algorithm[Any, Any], public: Public) -> tuple[str, ...]:
+    """Return sentences for the plan: what the algorithm assumes, and one for each scalar that its clients reveal."""
     own = algorithm.assumptions(public) if supports(algorithm, SupportsPrivacyCost) else ()
-    names = revealed_scalars(algorithm).items()
-    revealed = (f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in names)
-    return plan.assume(*own, *revealed)
+    revealed = revealed_scalars(algorithm).items()
+    return (*own, *(f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in revealed))
 
 
 def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool | None) -> bool:
@@ -111,20 +110,6 @@ def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool 
     if reveal is False:
         raise ConfigError(f"reveal=False, but the algorithm selects clients by {', '.join(names)}; select uniformly")
     return True
-
-
-def check_agreed_to_reveal(message: Message, algorithm: Algorithm[Any, Any], agreed: bool) -> None:
-    """Raise `MalformedError` if a request asks for scalars that this client did not agree to reveal."""
-    if not (agreed and revealed_scalars(algorithm)):
-        raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
-
-
-def reveal_scalars(algorithm: Algorithm[Any, Any], committed: Any, rng: np.random.Generator) -> dict[str, Array]:
-    """Compute the scalars that a client reveals, from its committed state."""
-    chooser = selecting(algorithm)
-    assert chooser is not None
-    found = chooser.reveal(committed, rng)
-    return {name: np.asarray(float(found[name])) for name in chooser.reveals}
 
 
 def check_no_noise(algorithm: Algorithm[Any, Any], plan: Plan) -> None:

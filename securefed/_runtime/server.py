@@ -23,12 +23,12 @@ from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import COMMIT, REVEAL, ClientNode
 from securefed._runtime.cohorts import (
     by_revealed,
+    disclosures,
     revealed_scalars,
     scheduled,
     selecting,
     uniform,
     unpredictable,
-    with_disclosures,
 )
 from securefed._runtime.exchange_header import BEFORE_ALL, EVALUATE, TRAIN, ExchangeSchedule
 from securefed._runtime.history import Result, RoundHistory
@@ -82,8 +82,9 @@ class Server(SumRun):
         self.algorithm, self.public, self.seed = terms.algorithm, terms.public, terms.seed
         self._terms, self._options, self.nodes = terms, options, dict(nodes or {})
         plan = terms.defense.plan(terms.schema.layouts[TRAIN], self.public.cohort)
-        self.plan = with_disclosures(plan, self.algorithm, self.public)
-        chosen = options.schedule is not None or bool(revealed_scalars(self.algorithm))
+        self._disclosed, self._chooser = disclosures(self.algorithm, self.public), selecting(self.algorithm)
+        self.plan = plan.assume(*self._disclosed)
+        chosen = options.schedule is not None or self._chooser is not None
         sizes = self.public.cohort, self.public.clients
         # whether privacy requires that the cohort be drawn unpredictably
         self._secret_cohorts = check_privacy(terms.defense, plan, options.budget, *sizes, chosen=chosen)
@@ -187,9 +188,10 @@ class Server(SumRun):
         `RoundVoid` asks for the same sum anew: simulated clients are then allowed the earlier attempts on top.
         """
         if self.nodes:
+            most = self._options.max_void + max(self.tried.values(), default=0)
+            schedule = ExchangeSchedule(None, evaluate_every, most)
             for node in self.nodes.values():
-                most = self._options.max_void + max(self.tried.values(), default=0)
-                node.exchanges = ExchangeSchedule(None, evaluate_every, most)
+                node.exchanges = schedule
         elif self._options.max_void > self._terms.exchanges.max_void:
             raise ConfigError(
                 f"max_void={self._options.max_void}, and the terms that the clients agreed to allow "
@@ -258,7 +260,7 @@ class Server(SumRun):
                     f"round {len(self.history)}: {name!r} is not finite any more; lower the step size, "
                     "or start from data of a smaller range"
                 )
-        self.state, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)
+        self.state, self.plan = server, summed.plan.assume(*self._disclosed)
         self.counted(summed, broadcast)
 
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
@@ -269,7 +271,7 @@ class Server(SumRun):
             return scheduled(self._options.schedule(round), everyone, size)
         if self._secret_cohorts:
             return unpredictable(everyone, size)
-        if kind != TRAIN or (chooser := selecting(self.algorithm)) is None:
+        if kind != TRAIN or (chooser := self._chooser) is None:
             return uniform(everyone, size, self.seed, round)
         candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
         # clients compute the scalars from the current model

@@ -62,7 +62,8 @@ def rule_of(terms: GuardedTerms) -> SumRule:
     With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
     in all sums: with identities, no sums tell apart groups of fewer than 2 parties, or 3 where there are 8 or more.
     """
-    asked = _masking(terms.defense).survivor_change if _masks(terms.defense) else 1
+    masking = _masking(terms.defense)
+    asked = 1 if masking is None else masking.survivor_change
     return SumRule(terms.base, max(asked, _default_block(terms)), terms.least_parties or 1)
 
 
@@ -85,7 +86,7 @@ def notes(terms: GuardedTerms) -> tuple[str, ...]:
     if terms.least_parties:
         out.append(
             f"No result over fewer than {terms.least_parties} parties is released"
-            + (": clients open none." if _masks(terms.defense) else ", by the server's word alone.")
+            + (": clients open none." if _masking(terms.defense) is not None else ", by the server's word alone.")
         )
     if terms.least_parties and not adds_noise(terms.defense):
         out.append(
@@ -178,15 +179,11 @@ def counts_rows(name: str) -> bool:
 
 def _default_block(terms: GuardedTerms) -> int:
     """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
-    if terms.base or not _masks(terms.defense) or _masking(terms.defense).identities is None:
+    masking = _masking(terms.defense)
+    if terms.base or masking is None or masking.identities is None:
         return 1
     return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
 
 
-def _masks(defense: Defense) -> bool:
-    return isinstance(defense.aggregation, SecureAggregation)
-
-
-def _masking(defense: Defense) -> SecureAggregation:
-    assert isinstance(defense.aggregation, SecureAggregation)
-    return defense.aggregation
+def _masking(defense: Defense) -> SecureAggregation | None:
+    return defense.aggregation if isinstance(defense.aggregation, SecureAggregation) else None
