@@ -218,7 +218,10 @@ class OpenExchange:
         self.log.up += len(data)
         try:
             reply = Message.decode(data, claimed_sender=party, limits=self._limits)
-            self._check(party, reply)
+            expected = REFUSAL if reply.stage == REFUSAL else self.stage
+            reply.check(run=self.session.run, round=self.session.round, stage=expected, sender=party, receiver=SERVER)
+            if reply.stage == REFUSAL and isinstance(self._protocol, SupportsAuthenticatedRefusals):
+                self._protocol.server_refusal(self._state, reply)
         except MessageRefused as error:
             self.refusals[party] = str(error)
             return
@@ -323,10 +326,9 @@ class OpenExchange:
 
     def _encode(self, party: PartyId) -> bytes:
         """Encode one party's request. A repeated look-up gives the same bytes, and counts them once."""
-        own = self._open.outgoing[party]
-        body: Mapping[str, Array] = own
+        body: Mapping[str, Array] = self._open.outgoing[party]
         if party >= 0:  # a client, and no helper, such as the key holder of an encrypted sum
-            content, body = self.content, nest("protocol", own)
+            content, body = self.content, nest("protocol", body)
             if self._introduced[party] == self.stage:
                 body |= content.header.body()
             if self.stage == self._protocol.upload:
@@ -338,13 +340,6 @@ class OpenExchange:
             self.log.down += len(data)
             self.log.note(message, len(data))
         return data
-
-    def _check(self, party: PartyId, reply: Message) -> None:
-        """Raise `MessageRefused` unless a reply belongs to this stage, and a refusal is authentic."""
-        expected = REFUSAL if reply.stage == REFUSAL else self.stage
-        reply.check(run=self.session.run, round=self.session.round, stage=expected, sender=party, receiver=SERVER)
-        if reply.stage == REFUSAL and isinstance(self._protocol, SupportsAuthenticatedRefusals):
-            self._protocol.server_refusal(self._state, reply)
 
     def _step(self, replies: dict[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
         """Make the server's step; a refused reply is dropped and the step is repeated from the same state.
