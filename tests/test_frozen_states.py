@@ -79,6 +79,15 @@ def test_a_state_of_another_party_terms_or_version_is_refused_by_name(party: str
                 read(another())
 
 
+@pytest.mark.parametrize("engine", ["{", "1", 1, None, [], "[[]]"])
+def test_sums_of_release_0_1_that_cannot_be_read_are_refused(engine: Any) -> None:
+    tensors, header = decode(server())
+    sums, _ = decode(tensors["engine"].tobytes())
+    tensors["engine"] = np.frombuffer(encode(sums, {"engine": engine}), np.uint8)
+    with pytest.raises(StorageError, match="the sums of a server"):
+        SumServer.thaw(MASKED, encode(tensors, header))
+
+
 def test_the_state_of_another_client_is_refused() -> None:
     with pytest.raises(StorageError, match="of client 0 of a sum, not of client 1 of a sum"):
         SumClient.thaw(MASKED, 1, client())

@@ -58,9 +58,9 @@ def thawed(
     """
     try:
         tensors, header = decode(data)
-    except DataError as error:
+        header = dict(json.loads(header["engine"])) if "engine" in header else header  # a server's sums in release 0.1
+    except (DataError, TypeError, ValueError) as error:
         raise StorageError(f"the state of {party} cannot be read: {error}; restore it from a copy") from error
-    header = json.loads(header["engine"]) if "engine" in header else header  # a server's sums in release 0.1
     if header.get("party", party) != party:
         raise StorageError(f"this is the state of {header['party']}, not of {party}; {advice}")
     found = header.get("version", header.get("format"))
