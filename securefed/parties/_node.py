@@ -81,18 +81,20 @@ class PartyNode(SumNode):
 
     def _charge(self, state: ClientNodeState) -> None:
         """Charge this run's own budget and the client's ledger; where one of them refuses, neither is charged."""
+        budget = self.budget
+        if budget is None:
+            super()._charge(state)
+            return
         assert state.session is not None
-        number, cost, budget = state.session.round, self._cost(state), self.budget
-        if budget is not None:
-            try:
-                if not Ledger.in_memory(budget.limits, budget.book).charge(self.run, number, cost):  # a trial
-                    raise ContradictionError(SERVER, f"this client counts that it answered exchange {number} before")
-            except BudgetSpent as error:
-                _LOG.warning("exchange %d is not answered: of the epsilon that the terms allow: %s", number, error)
-                raise BudgetSpent("the epsilon that the terms allow this run is spent, as this client counts") from None
+        number, cost = state.session.round, self._cost(state)
+        try:
+            if not Ledger.in_memory(budget.limits, budget.book).charge(self.run, number, cost):  # a trial
+                raise ContradictionError(SERVER, f"this client counts that it answered exchange {number} before")
+        except BudgetSpent as error:
+            _LOG.warning("exchange %d is not answered: of the epsilon that the terms allow: %s", number, error)
+            raise BudgetSpent("the epsilon that the terms allow this run is spent, as this client counts") from None
         super()._charge(state)
-        if budget is not None:
-            budget.charge(self.run, number, cost)
+        budget.charge(self.run, number, cost)
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
         pending = super()._accept(state, message)

@@ -301,7 +301,7 @@ class SumTerms:
         """Bytes of the longest message; parties refuse longer ones unread, and a transport need not carry them."""
         return LONGEST + max(self.core.limits.request, self.core.limits.reply)
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the summed tensors, by name."""
         return {tensor.name: tensor.shape for tensor in self.tensors}
