@@ -31,17 +31,18 @@ if TYPE_CHECKING:
     from securefed._persistence.sealing import Seal
     from securefed._public import Public
     from securefed._runtime.federation import Federation
+    from securefed._runtime.history import Result
     from securefed._runtime.ledger import Ledger
     from securefed._runtime.ledger_entries import DataUsage, Limits
     from securefed._runtime.run_options import RunOptions
-    from securefed._runtime.server import Result, Server
+    from securefed._runtime.server import Server
     from securefed._runtime.terms import Terms
     from securefed._tensors import Array, Layout, Tensors, TensorSpec
-    from securefed._transports.in_process import InProcessTransport, LossyTransport
-    from securefed._wrap import secure_mean, secure_sum
+    from securefed._transports import InProcessTransport, LossyTransport
     from securefed.algorithms._base import Algorithm
     from securefed.datasets._base import Dataset
     from securefed.defenses._chain import chain, identity
+    from securefed.parties._simulation import secure_mean, secure_sum
 
 __version__ = "0.1.0"
 
@@ -104,9 +105,10 @@ EXPORTS = {
     "securefed._auditing.differential_privacy.record_audit": "audit_records",
     "securefed._auditing.registered.transcript_audit": "audit_transcript",
     "securefed._auditing.training.training_audit": "audit_training",
-    "securefed._wrap": "secure_mean secure_sum",
+    "securefed.parties._simulation": "secure_mean secure_sum",
     "securefed._runtime.federation": "Federation",
-    "securefed._runtime.server": "Server Result",
+    "securefed._runtime.history": "Result",
+    "securefed._runtime.server": "Server",
     "securefed._runtime.terms": "Terms",
     "securefed._runtime.run_options": "RunOptions",
     "securefed.datasets._base": "Dataset",
@@ -114,7 +116,7 @@ EXPORTS = {
     "securefed.algorithms._base": "Algorithm",
     "securefed._tensors": "Layout TensorSpec Tensors Array",
     "securefed._messages": "Aggregate Message Transcript ClientId PartyId SERVER",
-    "securefed._transports.in_process": "InProcessTransport LossyTransport",
+    "securefed._transports": "InProcessTransport LossyTransport",
     "securefed._persistence.packing": "local",
     "securefed.defenses._chain": "chain identity",
     "securefed._runtime.ledger": "Ledger",

@@ -44,8 +44,8 @@ def pytest_collection_finish() -> None:
 def _own_warnings():
     """Let what a client logs a moment later appear in its own test."""
     yield
-    if (late_log := sys.modules.get("securefed._runtime.late_log")) is not None:
-        late_log.flush()
+    if (absence := sys.modules.get("securefed._runtime.absence")) is not None:
+        absence.flush()
 
 
 @pytest.fixture(autouse=True)

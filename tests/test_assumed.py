@@ -13,7 +13,7 @@ import pytest
 from securefed import Dataset, Federation, InProcessTransport, Layout, Message, RunOptions, TensorSpec, chain
 from securefed import _catalogue as catalogue
 from securefed._persistence.packing import nest, unnest
-from securefed._transports.base import Transport
+from securefed._transports import Transport
 from securefed.defenses import Defense, secure_aggregation, sum_once, threshold_paillier
 from securefed.defenses._homomorphic import insecure_deal, lattice
 from securefed.defenses._secure_aggregation import SecureAggregation, verification

@@ -30,6 +30,7 @@ from securefed import _catalogue as catalogue
 from securefed._persistence import container
 from securefed._runtime.exchange_header import EVALUATE, ExchangeHeader, ExchangeSchedule
 from securefed._runtime.refusals import refusal_body
+from securefed._tensors import decode
 from securefed.algorithms import SSI
 from securefed.defenses import Budget, clip, gaussian, secure_aggregation
 from securefed.defenses._fixed_point import Quantise
@@ -178,7 +179,7 @@ def test_a_number_outside_an_exchange_is_reserved_on_disk_too(tmp_path: Path) ->
     federation = Federation(METHOD, DATA, chain(Quantise()), options=RunOptions(checkpoint=path, checkpoint_every=100))
     for _ in range(70):
         federation._ask("reveal", (), {})
-    meta, _ = container.load(path, "checkpoint")
+    _, meta = decode(container.load(path, "checkpoint")[1]["state"].tobytes())
     assert meta["loop"]["exchanges"] >= 70
 
 
@@ -186,7 +187,7 @@ def test_a_kill_without_a_clean_end_reserves_numbers_on_disk(tmp_path: Path) -> 
     path = tmp_path / "run"
     federation = Federation(METHOD, DATA, chain(Quantise()), options=RunOptions(checkpoint=path, checkpoint_every=100))
     used = [federation._take_number() for _ in range(70)]  # as before each exchange
-    meta, _ = container.load(path, "checkpoint")
+    _, meta = decode(container.load(path, "checkpoint")[1]["state"].tobytes())
     assert meta["loop"]["exchanges"] > max(used)
 
 

@@ -13,8 +13,7 @@ from securefed import SERVER, Dataset, Federation, InProcessTransport, Message, 
 from securefed._persistence.packing import nest, unnest
 from securefed._runtime import open_exchange
 from securefed._runtime import sum_node as node
-from securefed._runtime.counted_clients import CountedClients
-from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
+from securefed._runtime.exchange_context import CountedClients, CountedExchanges, tensors_digest
 from securefed.algorithms import SSI, FedPG
 from securefed.defenses import Defense, Identities, secure_aggregation
 from securefed.defenses._secure_aggregation import channel

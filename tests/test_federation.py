@@ -222,7 +222,7 @@ def test_a_spent_budget_stops_the_run_with_its_state_saved(tmp_path) -> None:
     assert len(result.history) == len(federation.history) and result.stopped.startswith("BudgetSpent: after")
     again = federation.run(len(federation.history))
     assert all(np.array_equal(result.output[name], value) for name, value in again.output.items())
-    done = len(federation._history)
+    done = len(federation.history)
     assert done >= 1
     assert budget.spend(done).spent <= 3.0
     with pytest.raises(BudgetSpent):  # a resumed run does not start with a fresh budget
@@ -306,7 +306,7 @@ def test_a_failed_evaluation_does_not_lose_or_repeat_its_round(tmp_path) -> None
     with pytest.raises(RoundVoid):
         Federation(method, data(), transport=no_evaluation, **once).run(4, evaluate_every=2)
     resumed = Federation(method, data(), **arguments)
-    assert len(resumed._history) == 2
+    assert len(resumed.history) == 2
     np.testing.assert_allclose(
         resumed.run(2).output["basis"], Federation(method, data(), seed=1).run(2).output["basis"], atol=0
     )
@@ -354,7 +354,7 @@ def test_evaluation_under_a_clip_is_refused_before_a_round_is_paid_for() -> None
         federation = Federation(DSGD(), data(), chain(*links))
         with pytest.raises(ConfigError, match="clip"):
             federation.run(5, evaluate_every=2)
-        assert not federation._history
+        assert not federation.history
         assert len(federation.run(2).history) == 2
 
 

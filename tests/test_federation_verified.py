@@ -82,7 +82,7 @@ def test_a_lying_server_is_refused_by_every_client_it_counted(by: int) -> None:
     checked = Federation(method(), DATA, chain(Lying(verify=True, by=by)), options=RunOptions(max_void=2))
     with pytest.raises(RoundVoid, match=r"SumRefused: .*announced sum is not that of the contributions"):
         checked.run(4)
-    assert len(checked._history) == 2  # the round whose sum was altered, and no further one
+    assert len(checked.history) == 2  # the round whose sum was altered, and no further one
     assert all(node.state.tentative_round == 1 for node in checked.nodes.values())  # none committed it
     never = Federation(method(), DATA, chain(Lying(verify=True, by=by, at=99)))
     assert same(output(never), honest)

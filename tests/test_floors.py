@@ -36,7 +36,6 @@ FLOORS = {
     "flower": 4,
     "testing": 4,
     "torch": 4,
-    "_wrap": 4,
     "_commands": 4,
     "__main__": 4,
 }

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from securefed._commands import party_answer, party_turns
 from securefed._commands.cli import app
-from securefed._commands.party_files import locked, read_arrays, requests_in
+from securefed._commands.party_exchange import CLIENT_STATE
+from securefed._commands.party_files import read_arrays, requests_in
+from securefed._persistence.state_file import StateFile
 
 RUNNER = CliRunner()
 RNG = np.random.default_rng(0)
@@ -298,8 +300,8 @@ def test_identities_are_private_and_kept(here: Path) -> None:
 
 def test_two_commands_do_not_use_one_state_together(here: Path) -> None:
     server()
-    with locked(Path("client-0.state")):
-        assert "another command is using" in contribute(0, code=2)
+    with StateFile("client-0.state", CLIENT_STATE).alone():
+        assert "another process is using" in contribute(0, code=2)
     assert "is answered" in contribute(0)
 
 

@@ -224,7 +224,7 @@ def test_a_client_stops_before_the_round_that_exceeds_its_budget() -> None:
     federation = Federation(private(epsilon=limit), data(), options=RunOptions(max_void=2))
     with pytest.raises(RoundVoid, match=r"BudgetSpent: another round would cost a row epsilon"):
         federation.run(5)
-    assert len(federation._history) == 2
+    assert len(federation.history) == 2
     assert max(spent(federation)) <= limit
 
 

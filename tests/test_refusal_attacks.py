@@ -91,7 +91,8 @@ def gram_of(forms: dict[tuple[int, int], float]) -> np.ndarray:
 
 def client(order: type[ClientNode], terms: Terms, data: Dataset = DATA) -> ClientNode:
     return order(
-        VICTIM, RUN, terms.schema, data, terms.defense, terms.seed, keep=False, exchanges=terms.exchanges
+        VICTIM, RUN, terms.schema, data, terms.defense, algorithm=terms.algorithm, public=terms.public, seed=terms.seed,
+        keep=False, exchanges=terms.exchanges,
     )  # fmt: skip
 
 

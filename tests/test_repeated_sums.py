@@ -22,7 +22,7 @@ from securefed import (
     chain,
 )
 from securefed import _catalogue as catalogue
-from securefed._runtime.sum_guard import SumGuard
+from securefed._runtime.sum_memory import SumMemory
 from securefed.algorithms import SSI, Ditto
 from securefed.defenses import Identities, clip, gaussian, secure_aggregation
 from securefed.defenses._survivor_blocks import SumsSoFar
@@ -77,7 +77,7 @@ def test_a_doubled_range_does_not_make_a_repeated_contribution_a_new_one(monkeyp
         return federation
 
     repeat("entered a sum over other survivors")
-    monkeypatch.setattr(SumGuard, "release", lambda *_: None)  # positive control: without the rule
+    monkeypatch.setattr(SumMemory, "admitted", lambda memory, *_: memory)  # positive control: without the rule
     whole, rest = repeat(None).transcript.records
     own = DATA[0].x.T @ DATA[0].x @ whole.broadcast["basis"]
     np.testing.assert_allclose(whole.total["product"] - rest.total["product"], own, atol=1e-9)
@@ -163,7 +163,7 @@ def test_a_server_that_does_not_keep_to_the_change_of_survivors_is_refused_by_th
 
     with pytest.raises(RoundVoid, match=r"0 of 5 clients replied.*entered a sum over other survivors"):
         run()
-    monkeypatch.setattr(SumGuard, "release", lambda *_: None)
+    monkeypatch.setattr(SumMemory, "admitted", lambda memory, *_: memory)
     assert run() == [6, 5]
 
 

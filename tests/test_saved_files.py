@@ -10,7 +10,6 @@ import pytest
 
 from securefed import Dataset, Federation, Ledger, Limits, RunOptions, Transcript, chain
 from securefed._auditing.report import comparison
-from securefed._runtime.client_freezing import thaw
 from securefed.algorithms import SSI, LoSAC
 from securefed.attacks import views
 from securefed.defenses import clip, gaussian, secure_aggregation
@@ -46,11 +45,11 @@ def test_a_report_is_compared_with(tmp_path: Path) -> None:
 def test_a_checkpoint_is_refused_by_name_with_what_to_do(tmp_path: Path) -> None:
     path = Path(shutil.copy(SAVED / "run.checkpoint", tmp_path))
     defense = chain(clip(1.0), gaussian(1.0), secure_aggregation())
-    with pytest.raises(StorageError, match=r"has format 1, and this release reads format 2; finish the run with"):
+    with pytest.raises(StorageError, match=r"has version 1, and this release reads version 4; finish the run with"):
         Federation(SSI(rank=2, tolerance=0.0), ROWS, defense, seed=0, options=RunOptions(checkpoint=path))
 
 
 def test_a_clients_state_is_refused_by_name_with_what_to_do() -> None:
     federation = Federation(LoSAC(problem=SoftmaxRegression()), LABELLED, chain(secure_aggregation()), seed=0)
     with pytest.raises(StorageError, match=r"has version 2, and this release reads version 4; finish the run with"):
-        thaw(federation.nodes[0], (SAVED / "client.state").read_bytes())
+        federation.nodes[0].thaw((SAVED / "client.state").read_bytes())

@@ -12,6 +12,7 @@ from securefed import Dataset, Federation, InProcessTransport, LossyTransport, R
 from securefed import _catalogue as catalogue
 from securefed._persistence import container, sealing
 from securefed._persistence.state_file import StateFile
+from securefed._tensors import decode
 from securefed.defenses import Identities, secure_aggregation
 from securefed.errors import ConfigError, RolledBackError, RoundVoid, StorageError, WrongKeyError
 
@@ -207,7 +208,8 @@ def test_a_sealed_run_resumes_and_its_clients_states_are_not_in_the_file(tmp_pat
     federation(path, seal).run(2)
     federation(tmp_path / "clear", None).run(2)
     older, clear_file = path.read_bytes(), (tmp_path / "clear").read_bytes()
-    _, tensors = container.load(tmp_path / "clear", "checkpoint")
+    _, state = container.load(tmp_path / "clear", "checkpoint")
+    tensors, _ = decode(state["state"].tobytes())
     held = [value.tobytes() for name, value in tensors.items() if name.startswith("client/") and value.nbytes >= 24]
     learned = [data for data in held if any(data)]
     assert learned
@@ -249,13 +251,16 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
         found.run(rounds)
         return found
 
+    def state(path: Path) -> Any:
+        return decode(container.load(path, "checkpoint", Seal(KEY))[1]["state"].tobytes())
+
     path = tmp_path / "run"
     first = run(path, False, 1)
-    assert all(len(node.guard.ledger.sums.sums) == 1 for node in first.nodes.values())
-    meta, tensors = container.load(path, "checkpoint", Seal(KEY))
+    assert all(len(node.sums.sums.sums) == 1 for node in first.nodes.values())
+    tensors, meta = state(path)
     start = tmp_path / "start"
     run(start, False, 0)
-    begun, fresh = container.load(start, "checkpoint", Seal(KEY))
+    fresh, begun = state(start)
     remembers = {name: tensors[name] if "/sums/" in name else value for name, value in fresh.items()}
     assert begun["loop"]["exchanges"] < meta["loop"]["exchanges"]
     for kept in (fresh, remembers):

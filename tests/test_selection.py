@@ -11,9 +11,8 @@ from scipy.stats import chisquare
 
 from securefed import Aggregate, Dataset, Federation, Public, Terms, chain
 from securefed import _catalogue as catalogue
-from securefed._runtime.cohort_secrecy import check_cohort_secrecy
 from securefed._runtime.cohorts import uniform, unpredictable
-from securefed._runtime.sampling_checks import check_sampling, samples_clients
+from securefed._runtime.privacy_checks import check_cohort_secrecy, check_sampling, coins_of
 from securefed.algorithms import SSI, FedAvg, Scaffold
 from securefed.defenses import (
     Defense,
@@ -187,5 +186,5 @@ def test_scalars_are_not_revealed_beside_any_noise(defense: Defense, reveal: boo
         with pytest.raises(ConfigError, match=r"no epsilon covers|toss its own coin"):
             Terms.of(Choosy(), here, defense, reveal=reveal)
     assert Terms.of(Choosy(), here, chain(clip(1.0), secure_aggregation()), reveal=True).reveals
-    if not samples_clients(defense):  # else a cohort of 3 is refused already
+    if coins_of(defense) is None:  # else a cohort of 3 is refused already
         assert not Terms.of(FedAvg(), here, defense).reveals

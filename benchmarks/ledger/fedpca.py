@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.ledger.ledger import Context, Experiment, Findings, Line
 from securefed._runtime.federation import Federation
+from securefed._runtime.history import Result
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Result
 from securefed._tensors import Tensors
 from securefed.algorithms._optimization import FedAvg
 from securefed.algorithms._pca import (

@@ -14,7 +14,7 @@ from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.terms import Terms
-from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed._transports import InProcessTransport, LossyTransport
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation

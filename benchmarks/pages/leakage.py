@@ -36,7 +36,7 @@ from securefed._auditing.registered.seed_run import QUANTISED, TARGET
 from securefed._catalogue import algorithms
 from securefed._messages import ClientId, Transcript
 from securefed._runtime.federation import Federation
-from securefed._runtime.server import Result
+from securefed._runtime.history import Result
 from securefed._tensors import Array
 from securefed.attacks import views
 from securefed.attacks._base import Reconstruction, Target, View

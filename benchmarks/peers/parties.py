@@ -181,7 +181,7 @@ def _large(*, trace: bool) -> tuple[float, float, float, int, int]:
         with own:
             server.open()
             while server.result is None:
-                upload = server._exchange is not None and server._exchange.stage == "upload"
+                upload = server.wants_updates
                 for party in list(server.outgoing):
                     if upload and party >= LARGE * (1 - LOST):
                         continue

@@ -24,7 +24,7 @@ of keys; so they are bound to B, in which they are used. Every exchange has fres
 from the operating system, so that a secret that is revealed in one exchange opens nothing of another.
 
 Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange, in
-the files of a server and of clients that keep their state on disk (`PrecomputedExchange.to_bytes`, `client_freezing`).
+the files of a server and of clients that keep their state on disk (`PrecomputedExchange.to_bytes`, `SumNode.freeze`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from securefed._auditing.registered.transcript_audit import TranscriptAudit, aud
 from securefed._commands.named_run import NamedRun, build, federation
 from securefed._messages import Transcript
 from securefed._persistence.file_errors import storage_errors
-from securefed._runtime.client_selection import with_disclosures
+from securefed._runtime.cohorts import disclosures
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaders import load_once
 from securefed.datasets._tables.table_format import TableFormat
@@ -102,7 +102,7 @@ def plan_for(
     made_defense: Defense = build(catalogue.defenses, name, clip | dict(defense_settings))
     plan = made_defense.plan(audited.build().layout(public), clients)
     # the plan also lists what the algorithm assumes, and scalars that its clients reveal outside the defence
-    return with_disclosures(plan, audited.build(), public)
+    return plan.assume(*disclosures(audited.build(), public))
 
 
 def attack_file(

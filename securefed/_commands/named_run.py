@@ -27,9 +27,9 @@ from securefed._persistence.sealing import Seal
 from securefed._public import Public
 from securefed._registry import Registry
 from securefed._runtime.federation import Federation
-from securefed._runtime.history import RoundHistory
+from securefed._runtime.history import Result, RoundHistory
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Progress, Result
+from securefed._runtime.server import Progress
 from securefed.datasets import partition
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from securefed._commands.party_exchange import CLIENT_STATE, Exchange
-from securefed._commands.party_files import MessageName, check_private, locked, read_message, stages_in, write_whole
+from securefed._commands.party_files import MessageName, check_private, read_message, stages_in, write_whole
 from securefed._commands.party_sentences import describe
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._persistence.packing import from_bytes
@@ -23,8 +23,8 @@ from securefed.errors import BindingError, ConfigError, MessageRefused, SecureFe
 from securefed.parties import SumClient, SumResult, SumTerms
 from securefed.parties._client import Update
 from securefed.parties._envelope import unwrap
-from securefed.parties._guards import check_rows, check_seal, open_beside
-from securefed.parties._update import read_update
+from securefed.parties._guards import check_seal, open_beside
+from securefed.parties._update import check_rows, read_update
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,14 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
         raise ConfigError(f"--party must be 0 to {at.terms.clients - 1}, a client of these terms; got {party}")
     check_private(at.state, at.folder)
     check_seal(at.terms, at.seal)
-    with locked(at.state):
+    file = at.file(CLIENT_STATE)
+    with file.alone():
         name, request, refused = newest_request(at, party, keys.server)
         if name is None:
             none = f"There is no request to client {party} in {at.folder} now; it is not asked, or not yet."
             return [*refused, none]
         reply = at.folder / name.file("reply")
-        stored = at.load(CLIENT_STATE)
+        stored = at.load(file)
         meta, tensors = stored or ({"reply": ""}, {"client": from_bytes(b"")})
         if meta["reply"] == reply.name:
             write_whole(reply, tensors["reply"].tobytes())
@@ -107,7 +108,7 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
             request, mine.update, weight=mine.weight, metrics=mine.metrics, base=mine.base, trained=mine.trained
         )
         kept = {"client": from_bytes(client.freeze()), "reply": from_bytes(answered)}
-        at.save(CLIENT_STATE, {"reply": reply.name}, kept)
+        at.save(file, {"reply": reply.name}, kept)
         write_whole(reply, answered)
     return [
         *refused, f"{name.place(len(at.terms.plan.stages))} is answered: {reply.name}.",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefed._persistence import container
+from securefed._persistence.frozen import frozen, thawed
 from securefed._persistence.sealing import Seal
-from securefed._tensors import Array
-from securefed.errors import StorageError
+from securefed._persistence.state_file import StateFile
+from securefed._tensors import Array, Tensors
 from securefed.parties import SumTerms
 
 # Kinds of state files: one of another kind is refused by name.
@@ -36,15 +36,19 @@ class Exchange:
     seal: Seal | None = None
     ledger: Path | None = None
 
-    def load(self, kind: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
-        """Read the state; `None` where there is none yet."""
-        if not self.state.exists():
-            return None
-        meta, tensors = container.load(self.state, kind, self.seal)
-        if meta["terms"] != self.terms.digest.hex():
-            raise StorageError(f"{self.state} belongs to other terms; give the terms file that it was made with")
-        return meta, tensors
+    def file(self, kind: str) -> StateFile:
+        """Return the file of this party's state, which `load` and `save` take."""
+        return StateFile(self.state, kind, self.seal)
 
-    def save(self, kind: str, meta: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
+    def load(self, file: StateFile) -> tuple[dict[str, Any], dict[str, Array]] | None:
+        """Read the state; `None` where there is none yet."""
+        advice = "give the terms file that it was made with"
+        return file.restore(lambda data: thawed(data, file.kind, self._owner, advice, older=(None,)))
+
+    def save(self, file: StateFile, values: Mapping[str, Any], tensors: Tensors) -> None:
         """Write the state."""
-        container.save(self.state, kind, {"terms": self.terms.digest.hex(), **meta}, dict(tensors), self.seal)
+        file.write(frozen(file.kind, self._owner, values, tensors))
+
+    @property
+    def _owner(self) -> dict[str, str]:
+        return {"terms": self.terms.digest.hex()}

@@ -14,8 +14,7 @@ import re
 import secrets
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -31,11 +30,6 @@ from securefed.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
     from securefed.datasets._tables.table_format import TableFormat
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 _KEY_BYTES: Final = 32
 _TABLES: Final = (".csv", ".csv.gz", ".parquet")
@@ -273,22 +267,3 @@ def check_private(state: Path, folder: Path) -> None:
     """Raise `ConfigError` for a state file in the exchange folder, where the other parties would read its secrets."""
     if folder.resolve() in state.resolve().parents:
         raise ConfigError(f"the state {state} holds secrets and lies in the exchange folder; give --state elsewhere")
-
-
-@contextmanager
-def locked(state: Path) -> Iterator[None]:
-    """Hold a lock beside a state file, so that no second command answers with the same state.
-
-    Raises:
-        StorageError: another command holds it, or it cannot be made.
-    """
-    with storage_errors(f"lock {state}", "choose another path"):
-        state.parent.mkdir(parents=True, exist_ok=True)
-        file = state.with_name(f".{state.name}.lock").open("ab")
-    with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StorageError(f"another command is using {state}; try again when it has ended") from error
-        yield

@@ -20,7 +20,6 @@ from securefed._commands.party_files import (
     MessageName,
     check_private,
     csv_bytes,
-    locked,
     npz_bytes,
     read_message,
     requests_in,
@@ -29,10 +28,12 @@ from securefed._commands.party_files import (
 from securefed._commands.party_sentences import clients_text, result_facts
 from securefed._messages import SERVER, Message
 from securefed._persistence.packing import from_bytes, nest, unnest
+from securefed._persistence.state_file import StateFile
+from securefed._runtime.exchange_context import tensors_digest
 from securefed.errors import ConfigError, MessageRefused, SecureFedError
 from securefed.parties import SumServer
 from securefed.parties._envelope import sign, unwrap
-from securefed.parties._update import model_digest, read_update
+from securefed.parties._update import read_update
 
 
 def take_turn(
@@ -53,8 +54,9 @@ def take_turn(
         ConfigError, DataError, StorageError, RoundVoid, BudgetSpent: as `SumServer`; the state is saved.
     """
     check_private(at.state, at.folder)
-    with locked(at.state):
-        return _Turn(at, identity).take(round, base, cohort, without)
+    file = at.file(SERVER_STATE)
+    with file.alone():
+        return _Turn(at, file, identity).take(round, base, cohort, without)
 
 
 class _Turn:
@@ -62,6 +64,7 @@ class _Turn:
 
     Args:
         at: the server's files.
+        file: the one of its state.
         identity: the server's private identity.
 
     Attributes:
@@ -71,16 +74,17 @@ class _Turn:
         server: the sum.
     """
 
-    def __init__(self, at: Exchange, identity: bytes) -> None:
-        self.at, self.identity = at, identity
+    def __init__(self, at: Exchange, file: StateFile, identity: bytes) -> None:
+        self.at, self.file, self.identity = at, file, identity
         waiting = requests_in(at.folder)
-        stored = at.load(SERVER_STATE)
+        stored = at.load(file)
         if stored is None and waiting:
             raise ConfigError(
                 f"{at.folder} holds the messages of a run, and there is no state {at.state}; give --state of that run, "
                 "or an empty folder for a new one"
             )
-        self.meta, tensors = stored or ({"opened": "", "result": ""}, {})
+        values, tensors = stored or ({"opened": "", "result": ""}, {})
+        self.meta = {name: values[name] for name in ("opened", "result")}
         mean = unnest("mean", tensors)  # in the order of the names, and published in that of the terms
         self.mean = {name: mean[name] for name in at.terms.shapes if name in mean}
         self.announced = tensors["announced"].tobytes() if "announced" in tensors else b""
@@ -116,7 +120,7 @@ class _Turn:
     def _opened(self, base: Mapping[str, Any] | None, cohort: Sequence[int] | None) -> str:
         """Describe what a round is opened with, to compare when the same command is run again."""
         arrays = None if base is None else read_update(base, self.at.terms.shapes, "the base")
-        return json.dumps([None if arrays is None else model_digest(arrays).hex(), cohort and sorted(cohort)])
+        return json.dumps([None if arrays is None else tensors_digest(arrays).hex(), cohort and sorted(cohort)])
 
     def _open(self, base: Mapping[str, Any] | None, cohort: Sequence[int] | None, opened: str) -> list[str]:
         if self.at.terms.base and base is None:
@@ -216,4 +220,4 @@ class _Turn:
 
     def _save(self) -> None:
         kept = {"server": from_bytes(self.server.freeze()), "announced": from_bytes(self.announced)}
-        self.at.save(SERVER_STATE, self.meta, kept | nest("mean", self.mean))
+        self.at.save(self.file, self.meta, kept | nest("mean", self.mean))

@@ -21,5 +21,7 @@ def storage_errors(attempt: str, advice: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except StorageError:  # an `OSError` too, which says all of it
+        raise
     except OSError as error:
         raise StorageError(f"cannot {attempt}: {error.strerror}{advice and f'; {advice}'}") from error

@@ -1,6 +1,6 @@
 """Turn states into named arrays and back, so that they survive a process.
 
-The states of clients and servers between two messages go through it (`state_file`, checkpoints), and so do nested
+The states of clients and servers between two messages go through it (`frozen`), and so do nested
 arrays in messages (`nest`, `unnest`). Nothing is encrypted here.
 
 A state is a frozen dataclass whose fields are arrays, numbers (integers within int64), strings, bytes, `None`,

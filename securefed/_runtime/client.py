@@ -3,33 +3,39 @@
 At the upload the client computes its contribution from the server's broadcast by the algorithm. Two messages stand
 outside exchanges: `COMMIT` tells the outcome of the last round, `REVEAL` asks for scalars by which the algorithm
 selects clients. Callers hand each message to `ClientNode.handle`: transports, and the Flower client.
+
+Simulated clients answer together (`ClientBatch`): `Federation` makes one batch of them, and the in-process transport
+hands it each stage's messages. Every client still accepts its request and protects its contribution by itself; only the
+contributions are computed together, for speed: results agree with the client-by-client path up to rounding, which
+depends on the clients in the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from securefed._messages import ClientId, Message
+from securefed._messages import ClientId, Message, PartyId
 from securefed._persistence.packing import unnest
-from securefed._runtime.client_selection import check_agreed_to_reveal, reveal_scalars
+from securefed._public import Public
 from securefed._runtime.client_state import ClientNodeState, ComputedContribution, PendingUpload
+from securefed._runtime.cohorts import selecting
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, integers
-from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
+from securefed._runtime.sum_facts import SumSchema
 from securefed._runtime.sum_node import SumNode
 from securefed._tensors import Tensors
-from securefed._transports.base import BatchEndpoint
-from securefed.algorithms._base import RoundOutcome
-from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
+from securefed._transports import BatchEndpoint
+from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._capabilities import SupportsBatches, SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
-from securefed.errors import BudgetSpent, ContradictionError, SecureFedError
+from securefed.errors import BudgetSpent, ContradictionError, MalformedError, SecureFedError
 
 COMMIT, REVEAL = "commit", "reveal"
 
@@ -40,9 +46,11 @@ class ClientNode(SumNode):
     Args:
         client: this client's id.
         run: the run it belongs to; messages of another run are refused.
-        schema: names, shapes and types of every message's tensors, and the algorithm.
+        schema: names, shapes and types of every message's tensors.
         data: this client's rows.
         defense: protects the contributions in messages.
+        algorithm: computes the contributions.
+        public: the public facts.
         seed: seeds the algorithm's randomness (mini-batches), NOT any secret: secrets come from the operating system.
         reveal: whether this client agrees to reveal the scalars that the algorithm selects clients by.
         settings: as of `SumNode`.
@@ -51,23 +59,22 @@ class ClientNode(SumNode):
     batch: BatchEndpoint | None = None
     """Answers a stage for many simulated clients at once, this one included; the in-process transport calls it instead
     of `handle`. `None` for a client that answers alone."""
-    _schema: MessageSchema
 
     def __init__(
-        self, client: ClientId, run: str, schema: MessageSchema, data: Dataset, defense: Defense, seed: int, *,
-        reveal: bool = False, **settings: Any,
+        self, client: ClientId, run: str, schema: SumSchema, data: Dataset, defense: Defense, *,
+        algorithm: Algorithm[Any, Any], public: Public, seed: int, reveal: bool = False, **settings: Any,
     ) -> None:  # fmt: skip
-        self.algorithm, self._seed, self._reveal = schema.algorithm, seed, reveal
+        self.algorithm, self._public, self._seed, self._reveal = algorithm, public, seed, reveal
         super().__init__(client, run, schema, defense, **settings)
         own: Any = self.algorithm
         self._spending: SupportsPrivacyCost[Any] | None = own if supports(own, SupportsPrivacyCost) else None
         with noted(f"client {client}"):
-            self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
+            self.state = ClientNodeState(self.algorithm.enroll(data, public, self._rng(0)))
 
     @property
     def terms(self) -> str:
         """The terms that this client agreed to, as text: algorithm, defence, public facts and seed."""
-        return f"{self.algorithm!r}; {self._defense!r}; {self._schema.public!r}; seed {self._seed}"
+        return f"{self.algorithm!r}; {self._defense!r}; {self._public!r}; seed {self._seed}"
 
     def handle(self, message: Message) -> Message:
         """Answer one message; the reply is a named refusal where the message cannot be answered."""
@@ -148,15 +155,17 @@ class ClientNode(SumNode):
             return None
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
-        if message.stage == REVEAL:
-            check_agreed_to_reveal(message, self.algorithm, self._reveal)
+        chooser = selecting(self.algorithm) if message.stage == REVEAL and self._reveal else None
+        if message.stage == REVEAL and chooser is None:
+            raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
         counted = int(integers(message, "commit/round", 0))
         self._commits.check(state, message, counted)
         self._commits.followed(message, unnest("broadcast", message.body))
         state, _ = self._commits.commit(replace(state, last_round=message.round), message, counted)
-        if message.stage != REVEAL:
+        if chooser is None:
             return state, {}
-        return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
+        found = chooser.reveal(state.committed, self._rng(message.round + 1, 1))
+        return state, {name: np.asarray(float(found[name])) for name in chooser.reveals}
 
 
 @contextmanager
@@ -179,3 +188,65 @@ def _with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], comp
     """
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
+
+
+class ClientBatch:
+    """Simulated clients that run the same algorithm and answer a stage together (a `BatchEndpoint`).
+
+    Args:
+        nodes: the clients, by id.
+    """
+
+    def __init__(self, nodes: Mapping[PartyId, ClientNode]) -> None:
+        self._nodes = nodes
+
+    def handle_all(self, messages: Mapping[PartyId, Message]) -> dict[PartyId, Message]:
+        """Answer one message of each client."""
+        replies: dict[PartyId, Message] = {}
+        waiting: dict[PartyId, PendingUpload] = {}
+        for party, message in messages.items():
+            begun = self._nodes[party].begin(message)
+            if isinstance(begun, PendingUpload):
+                waiting[party] = begun
+            else:
+                replies[party] = begun
+        for party, computed in self._compute(waiting).items():
+            replies[party] = self._nodes[party].finish(waiting[party], computed)
+        return replies
+
+    def _compute(self, waiting: Mapping[PartyId, PendingUpload]) -> dict[PartyId, ComputedContribution]:
+        """Compute all clients' contributions; an exception stands for a client that has none."""
+        out: dict[PartyId, ComputedContribution] = {}
+        for parties in _alike(waiting):
+            algorithm = self._nodes[parties[0]].algorithm
+            if len(parties) == 1 or not supports(algorithm, SupportsBatches) or not self._train(waiting, parties):
+                out |= {party: self._nodes[party].compute(waiting[party]) for party in parties}
+                continue
+            states = [waiting[party].state.committed for party in parties]
+            rngs = [self._nodes[party].rng(waiting[party]) for party in parties]
+            computed: Sequence[ComputedContribution]
+            try:
+                computed = algorithm.contribute_together(states, waiting[parties[0]].broadcast, rngs)
+            except Exception:  # one client's data failed: computed alone, that client refuses or sits out
+                computed = [self._nodes[party].compute(waiting[party]) for party in parties]
+            out |= dict(zip(parties, computed, strict=True))
+        return out
+
+    @staticmethod
+    def _train(waiting: Mapping[PartyId, PendingUpload], parties: list[PartyId]) -> bool:
+        """Tell whether all these clients are asked for a training contribution and can compute one."""
+        return all(waiting[party].fault is None and waiting[party].state.trains for party in parties)
+
+
+def _alike(waiting: Mapping[PartyId, PendingUpload]) -> list[list[PartyId]]:
+    """Group clients by the broadcast they received: one group, unless server or transport sent different ones."""
+    groups: list[list[PartyId]] = []
+    for party, pending in waiting.items():
+        for group in groups:
+            first = waiting[group[0]].broadcast
+            if all(np.array_equal(first[name], pending.broadcast[name]) for name in first):
+                group.append(party)
+                break
+        else:
+            groups.append([party])
+    return groups

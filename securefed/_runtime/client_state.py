@@ -21,13 +21,13 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._messages import ClientId, Message
-from securefed._persistence.packing import local, pack, unnest
+from securefed._persistence.packing import local, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.exchange_header import BEFORE_ALL, ExchangeHeader, ExchangePosition
 from securefed._runtime.sum_facts import ExchangePlans, SumSchema
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import SupportsVerification
-from securefed.defenses._base import Session, has_indicator
+from securefed.defenses._base import Session
 from securefed.errors import ContradictionError, SecureFedError
 
 _EMPTY: Final = "nmt"
@@ -92,6 +92,24 @@ class ClientNodeState:
         """
         return self.place[1] == 1
 
+    def learned(self) -> dict[str, Array]:
+        """Pack what outlives an exchange: no session, no protocol secrets, no data of the client. Inverse: `relearned`.
+
+        The tentative state is the one after the client's last contribution, which no server has confirmed yet.
+        """
+        tensors = nest("node", pack(self)) | nest("committed", pack(self.committed))
+        return tensors | ({} if self.tentative is None else nest("tentative", pack(self.tentative)))
+
+    def relearned(self, tensors: Tensors) -> ClientNodeState:
+        """Return this state, of a client that has just enrolled, with what it had learned before.
+
+        Raises:
+            DataError: a field is missing.
+        """
+        state, template = restore(self, unnest("node", tensors)), self.committed
+        tentative = restore(template, unnest("tentative", tensors)) if state.tentative_round >= 0 else None
+        return replace(state, committed=restore(template, unnest("committed", tensors)), tentative=tentative)
+
 
 def has_memory(state: Any) -> bool:
     """Tell whether a client's state holds anything that its data, settings and seed do not determine.
@@ -101,15 +119,6 @@ def has_memory(state: Any) -> bool:
     if state is None or not is_dataclass(state):
         return state is not None
     return any(name[-1] not in _EMPTY for name in pack(state))
-
-
-def absent_state(state: ClientNodeState) -> ClientNodeState:
-    """Return the state of a client that sits out of the exchange that is open."""
-    session = state.session
-    assert session is not None
-    if state.trains:  # the client then replies like any other if the server claims to have counted it
-        state = replace(state, tentative=state.committed, tentative_round=session.round, absent=True)
-    return replace(state, out=state.out + has_indicator(session.plan))
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,8 @@ class PendingUpload:
             lists are not summed.
         broadcast: what the contribution is computed from.
         fault: the error because of which there will be no contribution, if it is known before computing.
-        source: digest of what the contribution is computed from (`UploadContext.source`).
+        source: digest of what the contribution is computed from (`UploadContext.source`), by which the ledger counts
+            absences; empty where contributions have no base.
     """
 
     message: Message

@@ -9,7 +9,7 @@ each answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -89,19 +89,22 @@ class ExchangeHeader:
             )
         if client not in cohort or not set(cohort) <= set(range(clients)):
             raise MalformedError(message.sender, f"cohort {cohort} does not fit client {client} of this run")
-        round, attempt = (int(number) for number in _place(message))
-        return cls(cohort, _KINDS[kind], doublings, _learned(message, learned), round, attempt)
+        place = integers(message, "session/place", 1)
+        if place.shape != (2,) or (place < 0).any():
+            raise MalformedError(message.sender, f"'session/place' is no round and attempt from 0 on: {place.tolist()}")
+        numbers = message.body.get("session/learned", np.zeros(0))
+        if (
+            numbers.dtype != np.float64
+            or numbers.shape != (learned,)
+            or not np.all((numbers > 0) & np.isfinite(numbers))
+        ):
+            raise MalformedError(message.sender, f"'session/learned' is no float64 array of {learned} positive numbers")
+        round, attempt = place.tolist()
+        return cls(cohort, _KINDS[kind], doublings, tuple(numbers.tolist()), round, attempt)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values. Inverse: `from_json`."""
-        return {
-            "cohort": list(self.cohort),
-            "kind": self.kind,
-            "doublings": self.doublings,
-            "learned": [number.hex() for number in self.learned],
-            "round": self.round,
-            "attempt": self.attempt,
-        }
+        return asdict(self) | {"learned": [number.hex() for number in self.learned]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ExchangeHeader:
@@ -117,20 +120,6 @@ def integers(message: Message, name: str, dimensions: int) -> Array:
     if value is None or value.dtype != np.int64 or value.ndim != dimensions:
         raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")
     return value
-
-
-def _place(message: Message) -> Array:
-    place = integers(message, "session/place", 1)
-    if place.shape != (2,) or (place < 0).any():
-        raise MalformedError(message.sender, f"'session/place' is no round and attempt from 0 on: {place.tolist()}")
-    return place
-
-
-def _learned(message: Message, count: int) -> tuple[float, ...]:
-    value = message.body.get("session/learned", np.zeros(0))
-    if value.dtype != np.float64 or value.shape != (count,) or not (np.isfinite(value) & (value > 0)).all():
-        raise MalformedError(message.sender, f"'session/learned' is no float64 array of {count} positive numbers")
-    return tuple(float(number) for number in value)
 
 
 MAX_VOID: Final = 8

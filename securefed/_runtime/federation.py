@@ -16,15 +16,15 @@ import numpy as np
 from securefed._class_names import common_class_names
 from securefed._messages import ClientId, PartyId
 from securefed._public import Public
-from securefed._runtime.client_batch import ClientBatch
-from securefed._runtime.exchange import HelperNode
+from securefed._runtime.client import ClientBatch
+from securefed._runtime.history import Result
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Progress, Result, Server
-from securefed._runtime.terms import Terms, new_run
-from securefed._transports.base import Endpoint, Transport
-from securefed._transports.in_process import InProcessTransport
+from securefed._runtime.server import Progress, Server
+from securefed._runtime.sum_run import new_run
+from securefed._runtime.terms import Terms
+from securefed._transports import Endpoint, HelperNode, InProcessTransport, Transport
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._validation import check_object, check_packable
 from securefed.datasets._base import Dataset

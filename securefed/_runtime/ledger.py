@@ -8,9 +8,8 @@
     ledger.record(training)                                                        # ... and after it
 
 An exchange is the making of one sum, to which the client contributes once; the client charges it when it accepts the
-request for its contribution.
-It also remembers which sums the data entered, and over which parties, so that no two of them subtract
-(`sum_memory`).
+request for its contribution. It also remembers which sums the data entered, and over which parties, so that no two of
+them subtract (`sum_memory`).
 There is one ledger for each client and data set. It does not depend on terms: runs with other hyper-parameters, another
 defence or another server count in the same ledger. It belongs to the client, so starting run after run does not help a
 server.
@@ -41,13 +40,13 @@ from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import locked
-from securefed._runtime.dp_sgd import Steps, Training, beyond, cost_of_training, steps_of
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits, Training, cost_of_training, steps_of
 from securefed._runtime.privacy_cost import PrivacyCost
 from securefed._runtime.sum_memory import SumMemory, what_absences_give
 from securefed.errors import BudgetSpent, ConfigError, DataError, LedgerLost, StorageError
 
 _KIND: Final = "ledger"
+_UNLIMITED: Final = Limits()
 LEAST_CHANGE: Final = 5
 """Fewest rows that a declared change of the data has."""
 
@@ -61,10 +60,10 @@ class Ledger:
     """
 
     def __init__(self, limits: Limits | None, path: Path | str | None, seal: Seal | None, book: LedgerEntries) -> None:
-        self.limits, self.path = limits or Limits(), None if path is None else Path(path)
+        self.limits, self.path = limits or _UNLIMITED, None if path is None else Path(path)
         self._stated = limits is not None  # else they are those in the file
         self._seal, self._book, self._sums = seal, book, SumMemory()
-        self._counted: WeakKeyDictionary[Any, Steps] = WeakKeyDictionary()  # by engine, its steps that are counted
+        self._counted: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by engine, its steps that are counted
 
     @classmethod
     def create(cls, path: Path | str, limits: Limits, *, spent: DataUsage, seal: Seal | None = None) -> Ledger:
@@ -146,7 +145,7 @@ class Ledger:
             limits: without any, it counts and refuses nothing.
             book: what was counted before, from a checkpoint (`Ledger.book`).
         """
-        ledger = cls(limits or Limits(), None, None, book or LedgerEntries())
+        ledger = cls(limits or _UNLIMITED, None, None, book or LedgerEntries())
         ledger._check_delta(ledger._book)
         return ledger
 
@@ -237,7 +236,7 @@ class Ledger:
             kept = self._book.reserved.get(training.number)
             self._write(self._book.with_trained(ran, training.number))
             self._counted[training.engine] = steps_of(training.engine)
-            if kept is not None and beyond(ran, kept):
+            if kept is not None and training.beyond(kept):
                 self._afford(self._book, cost_of_training(*kept), "training")
 
     def check_training(self, training: Training | int) -> None:
@@ -390,11 +389,10 @@ class Ledger:
     def _locked(self) -> Iterator[None]:
         """Hold the file's lock, so that no other process charges it."""
         with ExitStack() as held:
-            try:
-                if self.path is not None:
+            if self.path is not None:
+                try:
                     held.enter_context(locked(self.path))
-            except OSError as error:
-                assert self.path is not None
-                self._check_there(self.path)
-                raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
+                except OSError as error:
+                    self._check_there(self.path)
+                    raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
             yield

@@ -1,7 +1,9 @@
 """Entries of a ledger: the exchanges answered in each run with the privacy cost of each, and trainings by DP-SGD.
 
-An exchange makes one sum, and is numbered in its run. Trainings are numbered in the ledger. `Ledger` keeps the entries
-in a file and enforces limits; here is only the arithmetic.
+An exchange makes one sum, and is numbered in its run. Trainings are numbered in the ledger: a site that trains by
+DP-SGD in its own local step sends a model that is private by itself, so that all that its release costs is the
+training. How many steps an opacus `PrivacyEngine` ran is read off its accountant; opacus is not imported here.
+`Ledger` keeps the entries in a file and enforces limits; here is only the arithmetic.
 """
 
 from __future__ import annotations
@@ -15,11 +17,65 @@ from typing import Any, Self
 
 from securefed._hyperparameters import check_choice, check_integer, check_limit, check_number
 from securefed._messages import SERVER
-from securefed._runtime.dp_sgd import Steps, Training, beyond, cost_of_training
-from securefed._runtime.privacy_cost import PrivacyCost, epsilon_of_all
+from securefed._runtime.privacy_cost import DPSGDLoss, PrivacyCost, PrivacyMechanism, epsilon_of_all
 from securefed.defenses._base import Unit
 from securefed.defenses._differential_privacy.accountant import DELTA
 from securefed.errors import ConfigError, ContradictionError
+
+Steps = Mapping[tuple[float, float], int]
+"""Numbers of steps by (noise multiplier, sampling rate)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A local training whose cost a ledger has reserved; made by `Ledger.reserve`.
+
+    Attributes:
+        number: of the training in its ledger.
+        engine: the engine that runs it.
+        before: the steps that the engine had run before.
+    """
+
+    number: int
+    engine: Any = field(repr=False)
+    before: Steps = field(repr=False)
+
+    def ran(self) -> Counter[tuple[float, float]]:
+        """Return the steps that the engine ran since, by (noise multiplier, sampling rate)."""
+        return steps_of(self.engine) - Counter(self.before)
+
+    def beyond(self, reserved: tuple[float, float, int]) -> bool:
+        """Return whether these are more steps than were reserved, or have another noise multiplier or sampling rate."""
+        return any(key != reserved[:2] or number > reserved[2] for key, number in self.ran().items())
+
+
+def steps_of(engine: Any) -> Counter[tuple[float, float]]:
+    """Return the steps that an engine ran, by (noise multiplier, sampling rate).
+
+    Args:
+        engine: a `PrivacyEngine` of opacus.
+
+    Raises:
+        ConfigError: an object without the history of an opacus accountant.
+    """
+    history = getattr(getattr(engine, "accountant", None), "history", None)
+    if not isinstance(history, list):
+        raise ConfigError(f"engine must be an opacus PrivacyEngine; got {type(engine).__name__}")
+    found: Counter[tuple[float, float]] = Counter()
+    for noise, rate, steps in history:
+        found[float(noise), float(rate)] += int(steps)
+    return found
+
+
+def cost_of_training(noise_multiplier: float, rate: float, steps: int) -> PrivacyCost:
+    """Return what so many steps of DP-SGD cost a record.
+
+    Raises:
+        ConfigError: a parameter outside its domain.
+    """
+    check_integer("steps", steps, 1)
+    return PrivacyCost((PrivacyMechanism(DPSGDLoss(noise_multiplier, rate, steps), "record"),))
+
 
 Ranges = tuple[tuple[int, int], ...]
 """Numbers of exchanges as ascending half-open ranges (first, last + 1), which neither touch nor overlap."""
@@ -171,7 +227,7 @@ class LedgerEntries:
             raise ConfigError(
                 f"the steps of training {number} are not counted yet; count them first: ledger.record(training)"
             )
-        if beyond(training.ran(), kept):
+        if training.beyond(kept):
             raise ConfigError("more steps ran than were reserved; count them first: ledger.record(training)")
 
     def to_json(self) -> dict[str, Any]:

@@ -8,29 +8,25 @@
 
 The aggregation protocol of the defence names the stages (masking: keys, shares, upload, unmasking). A party's first
 request holds the exchange's header, and the request for the upload also holds the broadcast that contributions are
-computed from, and which exchange counted each client last, that is, has its upload in the sum. `Coordinator` and
-`SumServer` drive it.
+computed from, and which exchange counted each client last. `Coordinator` and `SumServer` drive it.
 
-A client whose values are out of range must not say so under a defence that hides them. It sits out: it uploads uniform
-integers, also in an entry of the plan called the indicator, where all others upload 0. The sum is then noise, and the
-indicator's sum shows that some client sat out, not which. A client that drops out uploads nothing, and the sum is over
-the others.
+A client that sits out, as where its values are out of range, uploads uniform integers under a defence that hides them,
+also in an entry of the plan called the indicator, where all others upload 0. The sum is then noise, and the indicator's
+sum shows that some client sat out, not which. A client that drops out uploads nothing; the sum is over the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from securefed._messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord
+from securefed._messages import REFUSAL, SERVER, Aggregate, Message, PartyId, RoundRecord, SentMessage, Transcript
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.message_limits import MessageLimits
-from securefed._runtime.message_log import MessageLog
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
-from securefed._runtime.stage_requests import Requests
+from securefed._runtime.sum_facts import MessageLimits
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
@@ -57,6 +53,49 @@ from securefed.errors import (
     SurvivorsTooClose,
     TooFewSurvivors,
 )
+
+
+class Requests(Mapping[PartyId, bytes]):
+    """A stage's requests by receiver: `encode(party)` makes one whenever it is looked up, and none is kept."""
+
+    def __init__(self, parties: Mapping[PartyId, Any], encode: Callable[[PartyId], bytes]) -> None:
+        self._parties, self._encode = parties, encode
+
+    def __getitem__(self, party: PartyId) -> bytes:
+        if party not in self._parties:
+            raise KeyError(party)
+        return self._encode(party)
+
+    def __iter__(self) -> Iterator[PartyId]:
+        return iter(self._parties)
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    def __contains__(self, party: object) -> bool:
+        return party in self._parties
+
+
+@dataclass
+class MessageLog:
+    """Records the run's messages in its transcript, which is all that the server sees of it, and counts their bytes.
+
+    Attributes:
+        transcript: the transcript.
+        keep: whether it keeps the messages and sums; sizes are counted either way.
+        up: bytes received so far, void exchanges included.
+        down: bytes sent so far, void exchanges included.
+    """
+
+    transcript: Transcript
+    keep: bool = True
+    up: int = 0
+    down: int = 0
+
+    def note(self, message: Message, nbytes: int) -> None:
+        """Keep one message that was sent or accepted."""
+        if self.keep:
+            self.transcript.sent.append(SentMessage(message, nbytes))
 
 
 @dataclass(frozen=True)
@@ -90,41 +129,7 @@ class ExchangeContent:
     header: ExchangeHeader
     broadcast: Tensors
     counted: CountedExchanges
-    commit: Callable[[ClientId], Tensors]
-
-
-def open_exchange(
-    defense: Defense,
-    layouts: Mapping[str, Layout],
-    clients: int,
-    number: int,
-    content: ExchangeContent,
-    log: MessageLog,
-    so_far: SumsSoFar | None = None,
-    prepared: Any = None,
-) -> OpenExchange:
-    """Open an exchange, bound to everything that its clients receive before they upload.
-
-    Args:
-        defense: protects the contributions in messages.
-        layouts: by kind of exchange, the tensors that a client uploads.
-        clients: the planned cohort size, a constant of the run.
-        number: the exchange's number, never used before in this run.
-        content: what requests hold beside the protocol's fields.
-        log: where messages are recorded.
-        so_far: which clients the run's sums tell apart; `None` where any sum may follow.
-        prepared: keys and masks that the last exchange precomputed for this one (`SupportsPipelining`).
-
-    Raises:
-        PlanError: the defence cannot keep its promise at the bounds, which the run doubles when a client was out of
-            range (`header.doublings`).
-    """
-    header = content.header
-    plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
-    session = Session(log.transcript.run, number, header.cohort, plan)
-    context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
-    session = replace(session, context=context, so_far=so_far or session.so_far)
-    return OpenExchange(defense, session, content, log, prepared)
+    commit: Callable[[PartyId], Tensors]
 
 
 @dataclass
@@ -148,26 +153,42 @@ class _Stage:
 
 
 class OpenExchange:
-    """One exchange in progress. Between two calls its whole state is data (`freeze`).
+    """One exchange in progress, bound to everything that its clients receive before they upload.
+
+    Between two calls its whole state is data (`freeze`).
 
     Args:
         defense: protects the contributions in messages.
-        session: run, number, cohort and plan, with the exchange's context.
+        layouts: by kind of exchange, the tensors that a client uploads.
+        clients: the planned cohort size, a constant of the run.
+        number: the exchange's number, never used before in this run.
         content: what requests hold beside the protocol's fields.
         log: where messages are recorded.
-        prepared: what the last exchange precomputed for this one.
+        so_far: which clients the run's sums tell apart; `None` where any sum may follow.
+        prepared: keys and masks that the last exchange precomputed for this one (`SupportsPipelining`).
 
     Attributes:
+        session: run, number, cohort and plan, with the exchange's context.
         stage: the stage that is open.
         refusals: by party, the reason for which its message was refused.
         prepared: after the exchange, what it precomputed for the next one; `None` where the aggregation does not.
+
+    Raises:
+        PlanError: the defence cannot keep its promise at the bounds, which the run doubles when a client was out of
+            range (`header.doublings`).
     """
 
     def __init__(
-        self, defense: Defense, session: Session, content: ExchangeContent, log: MessageLog, prepared: Any = None
-    ) -> None:
-        self.session, self.content, self.log = session, content, log
-        self._defense, self._protocol, self._limits = defense, defense.aggregation, MessageLimits.of(session.plan)
+        self, defense: Defense, layouts: Mapping[str, Layout], clients: int, number: int, content: ExchangeContent,
+        log: MessageLog, so_far: SumsSoFar | None = None, prepared: Any = None,
+    ) -> None:  # fmt: skip
+        header = content.header
+        plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
+        session = Session(log.transcript.run, number, header.cohort, plan)
+        context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
+        session = self.session = replace(session, context=context, so_far=so_far or session.so_far)
+        self.content, self.log = content, log
+        self._defense, self._protocol, self._limits = defense, defense.aggregation, MessageLimits.of(plan)
         self._introduced: dict[PartyId, str] = {}  # by party, the stage whose request held the exchange's header
         self.refusals: dict[PartyId, str] = {}
         self.prepared: Any = None
@@ -197,16 +218,26 @@ class OpenExchange:
         self.log.up += len(data)
         try:
             reply = Message.decode(data, claimed_sender=party, limits=self._limits)
-            self._check(party, reply)
+            expected = REFUSAL if reply.stage == REFUSAL else self.stage
+            reply.check(run=self.session.run, round=self.session.round, stage=expected, sender=party, receiver=SERVER)
+            if reply.stage == REFUSAL and isinstance(self._protocol, SupportsAuthenticatedRefusals):
+                self._protocol.server_refusal(self._state, reply)
         except MessageRefused as error:
             self.refusals[party] = str(error)
             return
         self._open.replied.add(party)
         self.log.note(reply, len(data))
         if reply.stage == REFUSAL:
-            self._refused(party, reply)
+            refusal = read_refusal(reply)
+            self.refusals[party] = str(refusal)
+            self._open.stop = refusal if isinstance(refusal, RangeRefused | DivergenceError) else self._open.stop
         elif self.stage == self._protocol.upload and isinstance(self._protocol, SupportsStreaming):
-            self._absorb(party, reply, self._protocol)
+            try:  # the upload is added to the server's state and not kept; a refused one leaves the state unchanged
+                self._state = self._protocol.server_absorb(self._state, reply)
+            except MessageRefused as error:
+                if error.sender != party:
+                    raise
+                self.refusals[party] = str(error)
         else:
             self._open.accepted[party] = reply
 
@@ -242,7 +273,7 @@ class OpenExchange:
         return upload in stages and self.stage in stages[stages.index(upload) + 1 :]
 
     @property
-    def named(self) -> tuple[ClientId, ...]:
+    def named(self) -> tuple[PartyId, ...]:
         """The clients that were asked to open the sum, and remember it whether or not it was opened; empty before."""
         return self._protocol.server_names(self._state) if isinstance(self._protocol, SupportsReleases) else ()
 
@@ -295,45 +326,20 @@ class OpenExchange:
 
     def _encode(self, party: PartyId) -> bytes:
         """Encode one party's request. A repeated look-up gives the same bytes, and counts them once."""
-        own = self._open.outgoing[party]
-        message = Message(self.session.run, self.session.round, self.stage, SERVER, party, self._body(party, own))
+        body: Mapping[str, Array] = self._open.outgoing[party]
+        if party >= 0:  # a client, and no helper, such as the key holder of an encrypted sum
+            content, body = self.content, nest("protocol", body)
+            if self._introduced[party] == self.stage:
+                body |= content.header.body()
+            if self.stage == self._protocol.upload:
+                body |= nest("broadcast", content.broadcast) | content.counted.body() | dict(content.commit(party))
+        message = Message(self.session.run, self.session.round, self.stage, SERVER, party, body)
         data = message.encode()
         if party not in self._open.sent:
             self._open.sent.add(party)
             self.log.down += len(data)
             self.log.note(message, len(data))
         return data
-
-    def _body(self, party: PartyId, own: Tensors) -> Mapping[str, Array]:
-        if party < 0:  # a helper (the key holder of an encrypted sum), not a client
-            return own
-        content, out = self.content, nest("protocol", own)
-        if self._introduced[party] == self.stage:
-            out |= content.header.body()
-        if self.stage == self._protocol.upload:
-            out |= nest("broadcast", content.broadcast) | content.counted.body() | dict(content.commit(party))
-        return out
-
-    def _check(self, party: PartyId, reply: Message) -> None:
-        """Raise `MessageRefused` unless a reply belongs to this stage, and a refusal is authentic."""
-        expected = REFUSAL if reply.stage == REFUSAL else self.stage
-        reply.check(run=self.session.run, round=self.session.round, stage=expected, sender=party, receiver=SERVER)
-        if reply.stage == REFUSAL and isinstance(self._protocol, SupportsAuthenticatedRefusals):
-            self._protocol.server_refusal(self._state, reply)
-
-    def _refused(self, party: PartyId, reply: Message) -> None:
-        refusal = read_refusal(reply)
-        self.refusals[party] = str(refusal)
-        self._open.stop = refusal if isinstance(refusal, RangeRefused | DivergenceError) else self._open.stop
-
-    def _absorb(self, party: PartyId, reply: Message, protocol: SupportsStreaming) -> None:
-        """Add one upload to the server's state, so that no upload is kept; a refused one leaves the state unchanged."""
-        try:
-            self._state = protocol.server_absorb(self._state, reply)
-        except MessageRefused as error:
-            if error.sender != party:
-                raise
-            self.refusals[party] = str(error)
 
     def _step(self, replies: dict[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
         """Make the server's step; a refused reply is dropped and the step is repeated from the same state.
@@ -358,20 +364,19 @@ class OpenExchange:
                 raise TooFewSurvivors(f"{error}; party {party}: {reason}{more}") from error
 
     def _finish(self, aggregate: Aggregate, replies: Mapping[PartyId, Message]) -> ExchangeResult:
-        """Return the result of a sum that was opened; raise `ClientOut` if a client sat out, so that it is noise."""
+        """Decode a sum that was opened, undo the transforms, and note what the server learned in this exchange.
+
+        Raises:
+            ClientOut: a client sat out, so that the sum is noise.
+        """
         protocol, plan = self._protocol, self.session.plan
         if isinstance(protocol, SupportsPipelining):
             self.prepared = protocol.server_carry(self._state, replies)
         if some_client_out(aggregate.total, plan):
             raise ClientOut(aggregate.survivors)
         announced = protocol.announce(aggregate) if isinstance(protocol, SupportsVerification) else {}
-        # the plan of any exchange of this kind, without this one's number
-        return ExchangeResult(self._record(aggregate), replace(plan, exchange=None), self.refusals, announced)
-
-    def _record(self, aggregate: Aggregate) -> RoundRecord:
-        """Decode the sum, undo the transforms, and note what the server learned in this exchange."""
         session, content, defense = self.session, self.content, self._defense
-        total = defense.decode(aggregate.total, session.plan, aggregate.count)
+        total = defense.decode(aggregate.total, plan, aggregate.count)
         record = RoundRecord(
             round=session.round,
             kind=content.header.kind,
@@ -379,11 +384,12 @@ class OpenExchange:
             cohort=session.cohort,
             survivors=aggregate.survivors,
             encoded=without_indicator_tensor(aggregate.total),
-            step=without_indicator(session.plan).steps,
+            step=without_indicator(plan).steps,
             total=total,
-            released=defense.release(total, session.plan),
-            distortion=defense.distortion(session.plan, aggregate.count),
+            released=defense.release(total, plan),
+            distortion=defense.distortion(plan, aggregate.count),
         )
         if self.log.keep:
             self.log.transcript.records.append(record)
-        return record
+        # the plan of any exchange of this kind, without this one's number
+        return ExchangeResult(record, replace(plan, exchange=None), self.refusals, announced)

@@ -10,31 +10,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
 from securefed._hyperparameters import check_integer
 from securefed._messages import ROTATED, Aggregate, ClientId, Transcript
-from securefed._runtime.checkpoint import Checkpoint
+from securefed._persistence.frozen import check_owner, complete, frozen, thawed
+from securefed._persistence.packing import nest, pack, restore, unnest
+from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import COMMIT, REVEAL, ClientNode
-from securefed._runtime.client_selection import by_revealed, revealed_scalars, selecting, with_disclosures
-from securefed._runtime.cohorts import scheduled, uniform, unpredictable
-from securefed._runtime.exchange import Coordinator
-from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeSchedule
-from securefed._runtime.history import RoundHistory
+from securefed._runtime.cohorts import (
+    by_revealed,
+    disclosures,
+    revealed_scalars,
+    scheduled,
+    selecting,
+    uniform,
+    unpredictable,
+)
+from securefed._runtime.exchange_header import BEFORE_ALL, EVALUATE, TRAIN, ExchangeSchedule
+from securefed._runtime.history import Result, RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult
-from securefed._runtime.privacy_checks import check_evaluation
+from securefed._runtime.privacy_checks import check_evaluation, check_privacy
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.sampling_checks import check_privacy
-from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun
-from securefed._runtime.terms import Terms, new_run
-from securefed._shape_repr import ShapeRepr
+from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run, unnested
+from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
-from securefed._transports.base import Transport
-from securefed.defenses._base import Defense, Plan
+from securefed._transports import Coordinator, Transport
+from securefed.defenses._base import Defense
 from securefed.errors import ConfigError, DivergenceError, SecureFedError
 
 Progress = Callable[[RoundHistory], None]
@@ -45,44 +50,7 @@ _RESERVED = 64
 """Exchange numbers that a checkpoint reserves at a time, with one write; a resumed run skips what is left of them.
 
 A number must never be used twice, also after a crash; half as many would take twice as many writes."""
-
-
-@dataclass(frozen=True, repr=False)
-class Result(ShapeRepr):
-    """Result of a run.
-
-    Attributes:
-        output: the final broadcast: the model.
-        personal: each client's personal result, for algorithms that have one.
-        history: one entry a round.
-        plan: the defence's plan of the last training round.
-        transcript: what the server has; with `RunOptions(keep_transcript=False)` no messages, only the output.
-        stopped: why the run stopped before the last round (the algorithm's reason, or the error), or `None`.
-        uncommitted: clients that did not confirm the last outcome, so that their personal result may be a round old.
-    """
-
-    output: Tensors
-    personal: Mapping[ClientId, Tensors]
-    history: tuple[RoundHistory, ...]
-    plan: Plan
-    transcript: Transcript
-    stopped: str | None
-    uncommitted: tuple[ClientId, ...] = ()
-
-    def __str__(self) -> str:
-        """Describe the run in a few lines: rounds, time, bytes and outputs; the attributes hold the rest."""
-        up, down = (sum(getattr(entry, way) for entry in self.history) for way in ("up", "down"))
-        void = sum(len(entry.void) for entry in self.history)  # attempts that gave no sum and were repeated
-        seconds = sum(entry.seconds for entry in self.history)
-        stopped = f", stopped: {self.stopped}" if self.stopped else ""
-        lines = [
-            f"{len(self.history)} rounds in {seconds:.1f} s under {self.plan.defense}{stopped}",
-            f"bytes received by the server {up:,}, sent {down:,}" + (f"; {void} void attempts" if void else ""),
-            "output: " + ", ".join(f"{name} {np.shape(value)}" for name, value in self.output.items()),
-        ]
-        if self.personal:
-            lines.append(f"personal results of {len(self.personal)} clients")
-        return "\n".join(lines)
+_PARTY: Final = "a run"
 
 
 class Server(SumRun):
@@ -114,8 +82,9 @@ class Server(SumRun):
         self.algorithm, self.public, self.seed = terms.algorithm, terms.public, terms.seed
         self._terms, self._options, self.nodes = terms, options, dict(nodes or {})
         plan = terms.defense.plan(terms.schema.layouts[TRAIN], self.public.cohort)
-        self.plan = with_disclosures(plan, self.algorithm, self.public)
-        chosen = options.schedule is not None or bool(revealed_scalars(self.algorithm))
+        self._disclosed, self._chooser = disclosures(self.algorithm, self.public), selecting(self.algorithm)
+        self.plan = plan.assume(*self._disclosed)
+        chosen = options.schedule is not None or self._chooser is not None
         sizes = self.public.cohort, self.public.clients
         # whether privacy requires that the cohort be drawn unpredictably
         self._secret_cohorts = check_privacy(terms.defense, plan, options.budget, *sizes, chosen=chosen)
@@ -129,24 +98,17 @@ class Server(SumRun):
         self.state: Any = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         """The algorithm's server state."""
         self._reserved = 0  # the checkpoint on disk reserves the numbers below this one for this process
-        self._checkpoint = self._open_checkpoint(options)
+        self._file: StateFile | None = None
         self.resumes: str | None = None
         """The run that this one resumes; `None` for a new run."""
-        if self._checkpoint is not None and self._checkpoint.path.exists():
-            self._resume(self._checkpoint)
-
-    def _open_checkpoint(self, options: RunOptions) -> Checkpoint | None:
-        if options.checkpoint is None:
-            return None
-        if options.seal is None and self.plan.verified and self.nodes:
-            raise ConfigError(
-                "verify=True has clients keep a key between rounds, which a checkpoint must not hold in clear: give a "
-                "seal (Seal.from_file), or run without a checkpoint"
-            )
-        if options.seal is not None and not Path(options.checkpoint).exists():
-            options.seal.check_never_written("checkpoint", Path(options.checkpoint))
-        assert options.checkpoint_every is not None
-        return Checkpoint(Path(options.checkpoint), options.checkpoint_every, options.seal)
+        if options.checkpoint is not None:
+            if options.seal is None and self.plan.verified and self.nodes:
+                raise ConfigError(
+                    "verify=True has clients keep a key between rounds, which a checkpoint must not hold in clear: "
+                    "give a seal (Seal.from_file), or run without a checkpoint"
+                )
+            self._file = StateFile(options.checkpoint, "checkpoint", options.seal)
+            self._file.restore(self.thaw)
 
     def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
         """Run until `rounds` training rounds are complete, and write the checkpoint also where an error ends the run.
@@ -173,31 +135,34 @@ class Server(SumRun):
         self._agree(evaluate_every)
         stopped = self.algorithm.finished(self.state)
         try:
-            while len(self._history) < rounds and stopped is None:
+            while len(self.history) < rounds and stopped is None:
                 entry = self._round()
-                self._history.append(entry)  # before the evaluation: should that fail, the round is complete
-                if evaluate_every and len(self._history) % evaluate_every == 0:
-                    entry = self._history[-1] = replace(entry, metrics=self._evaluate())
+                self.history.append(entry)  # before the evaluation: should that fail, the round is complete
+                if evaluate_every and len(self.history) % evaluate_every == 0:
+                    entry = self.history[-1] = replace(entry, metrics=self._evaluate())
                 stopped = self.algorithm.finished(self.state)
                 # Under Paillier, also with a threshold, this fills the pool of encryption randomness for the next
                 # upload, which no checkpoint holds; masks cannot be computed between rounds.
                 if self._options.prepare and stopped is None:
                     for node in self.nodes.values():
                         node.prepare()
-                if self._checkpoint is not None and len(self._history) % self._checkpoint.every == 0:
-                    self._save(self._checkpoint)
+                if self._file is not None and len(self.history) % (self._options.checkpoint_every or 1) == 0:
+                    self._file.write(self.freeze())
                 if progress is not None:
                     progress(entry)
         except SecureFedError as error:
-            if self._history:
+            if self.history:
                 error.result = self._rounds_so_far(f"{type(error).__name__}: {error}")
             raise
         finally:
-            if self._checkpoint is not None:
-                # A resumed run skips one number, the next, which `_result` uses for COMMIT.
+            if self._file is not None:
+                # A resumed run skips one number, the next, which COMMIT takes.
                 self._reserved = self._exchanges + 1
-                self._save(self._checkpoint)
-        return self._result(stopped)
+                self._file.write(self.freeze())
+        # tell all clients how the last sum that counted them ended, so that they commit
+        counted = sorted(self._counted.exchanges)
+        confirmed = self._ask(COMMIT, counted, self.algorithm.broadcast(self.state))
+        return self._rounds_so_far(stopped, tuple(client for client in counted if client not in confirmed))
 
     def evaluate(self) -> dict[str, float]:
         """Sum the clients' evaluation of the current model through the same defence; `clients` counts them.
@@ -213,9 +178,7 @@ class Server(SumRun):
 
     def _evaluate(self) -> dict[str, float]:
         """Sum one evaluation; return its values by name, and the number of clients in it."""
-        summed, _ = self._sum(EVALUATE)
-        record = summed.record
-        self._record(summed)
+        record = self._sum(EVALUATE)[0].record
         return {name: float(value) for name, value in record.released.items()} | {"clients": len(record.survivors)}
 
     def _agree(self, evaluate_every: int) -> None:
@@ -225,9 +188,10 @@ class Server(SumRun):
         `RoundVoid` asks for the same sum anew: simulated clients are then allowed the earlier attempts on top.
         """
         if self.nodes:
+            most = self._options.max_void + max(self.tried.values(), default=0)
+            schedule = ExchangeSchedule(None, evaluate_every, most)
             for node in self.nodes.values():
-                most = self._options.max_void + max(self.tried.values(), default=0)
-                node.exchanges = ExchangeSchedule(None, evaluate_every, most)
+                node.exchanges = schedule
         elif self._options.max_void > self._terms.exchanges.max_void:
             raise ConfigError(
                 f"max_void={self._options.max_void}, and the terms that the clients agreed to allow "
@@ -243,10 +207,9 @@ class Server(SumRun):
         """Make one training round: sum the contributions and let the algorithm combine them."""
         start, up, down = time.perf_counter(), self.log.up, self.log.down
         summed, void = self._sum(TRAIN)
-        self._record(summed)
         self.combine(summed)
         return RoundHistory(
-            round=len(self._history),
+            round=len(self.history),
             exchange=summed.record.round,  # the exchange's number, whatever its name
             survivors=summed.record.survivors,
             seconds=time.perf_counter() - start,
@@ -258,15 +221,19 @@ class Server(SumRun):
 
     def _sum(self, kind: str) -> tuple[ExchangeResult, tuple[str, ...]]:
         """Sum one contribution of each client, repeating void exchanges."""
-        pending = PendingSum(kind, self.choose_cohort(kind))
+        pending = self.pending = PendingSum(kind, self.choose_cohort(kind))
         while True:
-            exchange = self.attempt(pending, self.next_broadcast())
+            exchange = self.attempt()
             try:
                 summed = self._coordinator.exchange(exchange)
             except VOIDING as error:
-                self.failed(pending, exchange, error)
+                self.failed(error)
                 continue
-            self.completed(exchange, summed)
+            self.completed(summed)
+            # simulated clients' encoded contributions, for collusion views and scoring
+            for client in summed.record.survivors if self._keep else ():
+                if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
+                    self.transcript.contributions[summed.record.round, client] = encoded
             return summed, tuple(pending.void)
 
     def next_broadcast(self) -> Tensors:
@@ -287,27 +254,24 @@ class Server(SumRun):
             if server is None:
                 raise ConfigError(f"{type(self.algorithm).__name__}.combine must return the new server state; got None")
             broadcast = self.algorithm.broadcast(server)
-        self._guard(broadcast)
-        self.state, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)
-        self.counted(summed, broadcast)
-
-    def _guard(self, broadcast: Tensors) -> None:
         for name, value in broadcast.items():
             if not np.isfinite(value).all():
                 raise DivergenceError(
-                    f"round {len(self._history)}: {name!r} is not finite any more; lower the step size, "
+                    f"round {len(self.history)}: {name!r} is not finite any more; lower the step size, "
                     "or start from data of a smaller range"
                 )
+        self.state, self.plan = server, summed.plan.assume(*self._disclosed)
+        self.counted(summed, broadcast)
 
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
         """Choose the clients that a sum invites first; an algorithm may select them by scalars that they reveal."""
-        everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
+        everyone, size, round = range(self.public.clients), self.public.cohort, len(self.history)
         # the caller's schedule names the cohort itself, and one drawn in secret must not follow from revealed scalars
         if self._options.schedule is not None:
             return scheduled(self._options.schedule(round), everyone, size)
         if self._secret_cohorts:
             return unpredictable(everyone, size)
-        if kind != TRAIN or (chooser := selecting(self.algorithm)) is None:
+        if kind != TRAIN or (chooser := self._chooser) is None:
             return uniform(everyone, size, self.seed, round)
         candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
         # clients compute the scalars from the current model
@@ -321,20 +285,6 @@ class Server(SumRun):
         bodies = {client: self._counted.body_outside(client, broadcast) for client in clients}
         return self._coordinator.ask(self.transcript.run, self._next_number(), stage, bodies)
 
-    def _record(self, summed: ExchangeResult) -> None:
-        """Keep the simulated clients' encoded contributions, for collusion views and scoring."""
-        if not self._keep:
-            return
-        for client in summed.record.survivors:
-            if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
-                self.transcript.contributions[summed.record.round, client] = encoded
-
-    def _result(self, stopped: str | None) -> Result:
-        """Tell all clients how the last sum that counted them ended, so that they commit, and collect the result."""
-        counted = sorted(self._counted.exchanges)
-        confirmed = self._ask(COMMIT, counted, self.algorithm.broadcast(self.state))
-        return self._rounds_so_far(stopped, tuple(client for client in counted if client not in confirmed))
-
     def _rounds_so_far(self, stopped: str | None, uncommitted: tuple[ClientId, ...] | None = None) -> Result:
         """Collect the result of the complete rounds, without a message.
 
@@ -347,7 +297,7 @@ class Server(SumRun):
         broadcast = self.algorithm.broadcast(self.state)
         self.transcript.output = broadcast
         personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
-        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, uncommitted)
+        return Result(broadcast, personal, tuple(self.history), self.plan, self.transcript, stopped, uncommitted)
 
     def _next_number(self, *, write: bool = False) -> int:
         """Take the next number, of an exchange or of messages outside one; it is on disk before it is used.
@@ -356,9 +306,9 @@ class Server(SumRun):
             write: whether to write the checkpoint even where it reserves the number already.
         """
         number = super()._next_number()
-        if self._checkpoint is not None and (write or number >= self._reserved):
+        if self._file is not None and (write or number >= self._reserved):
             self._reserved = number + _RESERVED
-            self._save(self._checkpoint)
+            self._file.write(self.freeze())
         return number
 
     def _meta(self, defense: Defense) -> dict[str, Any]:
@@ -378,20 +328,52 @@ class Server(SumRun):
             "seed": self.seed,
         }
 
-    def _save(self, checkpoint: Checkpoint) -> None:
-        meta, loop = self._meta(self.defense), self.counters()
-        checkpoint.save(meta, loop, self.state, self._counted.followed, self._counted.announced, self.nodes)
-
     def counters(self) -> dict[str, Any]:
         """Return the counters of the round loop; a resumed run uses no number that this one may use."""
         return super().counters() | {"exchanges": max(self._exchanges, self._reserved)}
 
-    def _resume(self, checkpoint: Checkpoint) -> None:
-        meta = self._meta(self.defense)
-        loop, self.state, followed, announced = checkpoint.load(meta, self.state, self.nodes)
-        self.resumes = loop["run"]
-        # the last exchange that a client answered; a crash may leave the clients' files newer than the checkpoint
-        newest = max((node.state.last_round for node in self.nodes.values()), default=-1)
-        self.continue_from(loop, followed, announced)
-        self._exchanges = max(self._exchanges, newest + 1)
-        self.transcript.missing = len(self._history)
+    def freeze(self) -> bytes:
+        """Return the state between two rounds: the server's, and of clients simulated here all but their data.
+
+        Keys are not in it: a resumed run makes new ones and continues the numbers of exchanges, so that no key or noise
+        is ever used twice. Values: `run` (public facts), `loop` (`counters`), and the numbers N of `followed` and
+        `announced`. Tensors: `server/` (the algorithm's state), `followed/N/` (the broadcast that followed from
+        exchange N), `announced/N/` (its sum, for the clients that check it), `client/I/` (`SumNode.learned`).
+        """
+        tensors = nest("server", pack(self.state))
+        kept = {"followed": self._counted.followed, "announced": self._counted.announced}
+        for name, by_exchange in kept.items():
+            for exchange, sent in by_exchange.items():
+                tensors |= nest(f"{name}/{exchange}", sent)
+        for client, node in self.nodes.items():
+            tensors |= nest(f"client/{client}", node.learned())
+        numbers = {name: sorted(by_exchange) for name, by_exchange in kept.items()}
+        return frozen(_PARTY, {}, {"run": self._meta(self.defense), "loop": self.counters(), **numbers}, tensors)
+
+    def thaw(self, data: bytes) -> None:
+        """Resume the run that `freeze` wrote, with fresh clients simulated here that enrolled with their data.
+
+        Raises:
+            StorageError: these bytes are no state of a run with these parameters.
+        """
+        advice = "use the same parameters, or another checkpoint file"
+        values, tensors = thawed(data, _PARTY, {}, advice, older=(2,))
+        with complete(_PARTY):
+            check_owner(values["run"], self._meta(self.defense), advice)
+            for client, node in self.nodes.items():
+                state = node.relearn(unnest(f"client/{client}", tensors))
+                # `place` is the position in the run (round, training or evaluation, attempt) of the last exchange that
+                # the client accepted; it accepts only later ones. The round that the run died in is opened again from
+                # its first attempt, so this order starts anew. That is safe, for no exchange NUMBER is answered twice:
+                # `last_round` is kept, and the server writes a checkpoint that reserves numbers before it uses them,
+                # also between two regular writes, and goes on above all reserved ones (`_next_number`).
+                node.state = replace(state, place=BEFORE_ALL)
+            self.state = restore(self.state, unnest("server", tensors))
+            self.resumes = values["loop"]["run"]
+            # the last exchange that a client answered; a crash may leave the clients' files newer than the checkpoint
+            newest = max((node.state.last_round for node in self.nodes.values()), default=-1)
+            self.continue_from(
+                values["loop"], unnested("followed", values, tensors), unnested("announced", values, tensors)
+            )
+            self._exchanges = max(self._exchanges, newest + 1)
+            self.transcript.missing = len(self.history)

@@ -2,6 +2,8 @@
 
 Server and clients derive the schema of the messages from the same terms. So the size of an upload tells the server
 nothing about data, and a client can refuse a broadcast of another shape before anything is computed from it.
+The length of a message is bounded from the plan, so that a party refuses an endless one before it parses it
+(`MessageLimits`): parsing takes time in proportion to the list of fields (names, types, shapes) and to their entries.
 
 The plan of an exchange states how the defence makes its sum: for each tensor the norm to which it is clipped, its
 fixed-point step and the width of the integers that are added, and for the protocol its stages, threshold and bytes.
@@ -10,20 +12,79 @@ Each party derives it by itself from the same facts, so that a server cannot giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from securefed._messages import PartyId
+from securefed._messages import SERVER, PartyId
 from securefed._runtime.exchange_header import TRAIN, ExchangeHeader, ExchangeSchedule
-from securefed._runtime.message_limits import MessageLimits
 from securefed._runtime.sum_memory import SumRule
 from securefed._tensors import Layout, Tensors
 from securefed.defenses._base import Defense, Plan, has_indicator
 from securefed.errors import DataError, MalformedError
+
+_FIELDS: Final = 2**14
+"""Bytes for the fields that every message has, whatever the tensors: at most 30 names with types and shapes, of at most
+200 bytes each (the longest list of a plan without tensors has 2,100 bytes)."""
+_PER_TENSOR: Final = 8 * 200
+"""A message holds a tensor at most as broadcast, upload, announced sum and proof, each in at most two fields."""
+_PER_CLIENT: Final = 1000
+"""Public keys, encrypted shares, signatures and numbers that a message holds for one client of the exchange."""
+_LENGTH_BYTES: Final = 8  # safetensors: the length of the list of fields, little-endian
+
+
+@dataclass(frozen=True)
+class MessageLimits:
+    """The longest messages of an exchange.
+
+    Attributes:
+        request: bytes of a message of the server.
+        reply: bytes of a message of a client or helper.
+        fields: bytes of the list of fields of any of them.
+    """
+
+    request: int
+    reply: int
+    fields: int
+
+    @classmethod
+    def of(cls, plan: Plan, broadcast_bytes: int = 0) -> MessageLimits:
+        """Derive the limits of all messages under a plan, to and from one client or helper.
+
+        An upload, or a helper's part in decrypting, takes at most twice the planned bytes. A request holds at most the
+        announced sum of 64-bit integers and the broadcast, which may be sent twice (as what followed from the last sum,
+        and as the current one); without masks the server also relays all ciphertexts to those who decrypt.
+
+        Args:
+            plan: the plan of the exchange.
+            broadcast_bytes: bytes of the tensors that the server sends for a contribution.
+        """
+        fields = _FIELDS + sum(8 * len(tensor.name.encode()) + _PER_TENSOR for tensor in plan.tensors)
+        reply = fields + 2 * plan.upload_bytes + _PER_CLIENT * (plan.clients + 1)
+        relayed = 0 if plan.masking is not None else 2 * plan.clients * plan.upload_bytes
+        request = reply + relayed + 8 * sum(tensor.size for tensor in plan.tensors) + 2 * broadcast_bytes
+        return cls(request, reply, fields)
+
+    def check(self, data: bytes, sender: PartyId) -> None:
+        """Refuse bytes that are longer than any message of the exchange; nothing is parsed.
+
+        Args:
+            data: the bytes of a message, without any header in front.
+            sender: the party that the transport names as their sender.
+
+        Raises:
+            MalformedError: they are longer, or their list of fields is.
+        """
+        most = self.request if sender == SERVER else self.reply
+        if len(data) > most:
+            raise MalformedError(sender, f"it has {len(data)} bytes, and no message of these terms exceeds {most}")
+        if (listed := int.from_bytes(data[:_LENGTH_BYTES], "little")) > self.fields:
+            raise MalformedError(
+                sender, f"its list of fields claims {listed} bytes, and no message of these terms exceeds {self.fields}"
+            )
 
 
 @dataclass(frozen=True)
@@ -36,6 +97,8 @@ class SumSchema:
         dtypes: their types.
         clients: number of clients.
         cohort: number of clients planned for a sum.
+        needs_outcome: whether a client needs the broadcast that followed from the sum that counted it.
+        check_values: raises `DataError` for entries of a broadcast that the bounds of contributions do not allow for.
     """
 
     layouts: Mapping[str, Layout]
@@ -43,11 +106,8 @@ class SumSchema:
     dtypes: Mapping[str, np.dtype[Any]]
     clients: int
     cohort: int
-
-    @property
-    def needs_outcome(self) -> bool:
-        """True if a client needs the broadcast that followed from the sum that counted it."""
-        return False
+    needs_outcome: bool = False
+    check_values: Callable[[Tensors], None] | None = None
 
     def check_broadcast(self, sender: PartyId, broadcast: Tensors) -> None:
         """Refuse a broadcast that no honest server sends.
@@ -57,7 +117,7 @@ class SumSchema:
             broadcast: the tensors received.
 
         Raises:
-            MalformedError: other names, shapes or types, entries that are not finite, or what `_check_values` rules
+            MalformedError: other names, shapes or types, entries that are not finite, or what `check_values` rules
                 out. The rules look at the broadcast alone.
         """
         try:
@@ -65,12 +125,10 @@ class SumSchema:
             for name, value in broadcast.items():
                 if value.dtype != self.dtypes[name]:
                     raise DataError(f"broadcast {name!r} is {value.dtype}, not {self.dtypes[name]}")
-            self._check_values(broadcast)
+            if self.check_values is not None:
+                self.check_values(broadcast)
         except (DataError, TypeError) as error:
             raise MalformedError(sender, str(error)) from error
-
-    def _check_values(self, broadcast: Tensors) -> None:
-        """Raise `DataError` for entries that the bounds of contributions do not allow for; none by default."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ anything is computed. A client without a contribution (values out of range or no
 state) sits out: it uploads uniform residues where the defence hides uploads without noise (an extra tensor, the
 indicator, shows that the sum is void, not by whose fault), and zeros where it adds noise. Only if the defence hides
 nothing, it refuses by name. A client that sits out encodes, draws and masks as much as one that contributes, and what
-it logs is written later (`late_log`), so that its reply takes as long. Not guaranteed: that the time in which the
+it logs is written later (`absence`), so that its reply takes as long. Not guaranteed: that the time in which the
 contribution itself is computed reveals nothing.
 """
 
@@ -28,19 +28,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from traceback import clear_frames
 from typing import Any
 
-import numpy as np
-
 from securefed._messages import REFUSAL, SERVER, ClientId, Message
-from securefed._persistence.packing import unnest
+from securefed._persistence.frozen import complete, frozen, thawed
+from securefed._persistence.packing import nest, pack, restore, unnest
+from securefed._runtime.absence import absent_state, encoded_or_refusal, free, log_absence, zeros
 from securefed._runtime.client_state import (
     ClientCommits,
     ClientNodeState,
     ComputedContribution,
     PendingUpload,
-    absent_state,
     has_memory,
 )
 from securefed._runtime.exchange_context import (
@@ -50,15 +48,13 @@ from securefed._runtime.exchange_context import (
     tensors_digest,
     upload_context,
 )
-from securefed._runtime.exchange_header import TRAIN, ExchangeHeader, ExchangeSchedule
-from securefed._runtime.late_log import log_absence
+from securefed._runtime.exchange_header import BEFORE_ALL, TRAIN, ExchangeHeader, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
 from securefed._runtime.refusals import charge, refusal_body
 from securefed._runtime.sum_facts import ExchangePlans, SumSchema
-from securefed._runtime.sum_guard import SumGuard
-from securefed._runtime.sum_memory import MOST_OUT, SumRule
-from securefed._tensors import Tensors
+from securefed._runtime.sum_memory import MOST_OUT, SumMemory, SumRule
+from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
     SupportsMemory,
@@ -67,8 +63,8 @@ from securefed.defenses._aggregation import (
     SupportsReleases,
     SupportsVerification,
 )
-from securefed.defenses._base import Defense, Plan, Session, has_indicator, without_indicator_tensor
-from securefed.errors import ClientDeclines, ContradictionError, MalformedError, RangeRefused, SecureFedError
+from securefed.defenses._base import Defense, Session, has_indicator, without_indicator_tensor
+from securefed.errors import ClientDeclines, ContradictionError, MalformedError, SecureFedError
 
 
 class SumNode(ABC):
@@ -116,8 +112,9 @@ class SumNode(ABC):
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
         self._plans = ExchangePlans(schema, defense)
         self._commits = ClientCommits(client, schema, self._plans, self._verifying, self._advance)
-        kept = sums or ledger
-        self.guard = SumGuard(kept or Ledger.in_memory(), rule or SumRule(), frozen=kept is None)
+        self._rule, self._freezes_sums = rule or SumRule(), sums is None and ledger is None
+        self.sums = sums or ledger or Ledger.in_memory()
+        """The ledger that remembers over which parties this client's data were summed."""
         self.state = ClientNodeState()
         """All that the client keeps between messages; replaced as a whole, at each message."""
 
@@ -135,8 +132,13 @@ class SumNode(ABC):
         try:
             step = self._step(self.state, message)
             if isinstance(step, PendingUpload):
-                self._use_up(step)
-                return self._committed(step)
+                self._charge(step.state)
+                self.state = step.state
+                if self.persist is not None:  # from here on no process answers a message of the exchange again
+                    self.persist(self)
+                # commit or drop the tentative state before computing; where that fails, `fault` says so to `compute`
+                self.state, fault = self._commits.commit(step.state, message, step.counted)
+                return replace(step, state=self.state, fault=fault)
         except SecureFedError as error:
             return self._refuse(message, error)
         self.state, body = step
@@ -149,35 +151,32 @@ class SumNode(ABC):
         plan = state.session.plan
         try:
             if isinstance(computed, Exception):
-                encode_nothing(self._defense, plan)
+                if has_indicator(plan):  # to take the time of encoding a contribution
+                    encoded_or_refusal(self._defense, plan, zeros(plan))
                 self.state, body = self._without(state, computed)
-                return self._uploaded(pending, body)
-            tentative, raw = computed
-            if trains:
-                state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
-            encoded = encoded_or_refusal(self._defense, plan, raw)
-            del raw, computed  # arrays as large as the model: their memory serves the upload
-            try:
-                if isinstance(encoded, Exception):
-                    raise free(encoded)
-                absent_state(state)  # made in either case, which takes time
-                log_absence(self.client, None, None, message.round, now=self.simulated)
-                self.state, body = self._upload(state, encoded)
-                self.absence = None
-            except Exception as error:
-                if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
-                    raise
-                self.state, body = self._without(self.state, error)
-            return self._uploaded(pending, body)
+            else:
+                tentative, raw = computed
+                if trains:
+                    state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
+                encoded = encoded_or_refusal(self._defense, plan, raw)
+                del raw, computed  # arrays as large as the model: their memory serves the upload
+                try:
+                    if isinstance(encoded, Exception):
+                        raise free(encoded)
+                    absent_state(state)  # made in either case, which takes time
+                    log_absence(self.client, None, None, message.round, now=self.simulated)
+                    self.state, body = self._upload(state, encoded)
+                    self.absence = None
+                except Exception as error:
+                    if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
+                        raise
+                    self.state, body = self._without(self.state, error)
+            if has_indicator(plan):  # the ledger notes whether the client sat out, in the same time
+                out = self.state.out > pending.state.out
+                self.sums.change_sums(lambda sums: (sums, sums.with_absence(pending.source))[out], always=True)
+            return self._reply(message, message.stage, body)
         except SecureFedError as error:
             return self._refuse(message, error)
-
-    def _uploaded(self, pending: PendingUpload, body: Tensors) -> Message:
-        """Reply with the upload, once the ledger has noted whether the client sat out."""
-        assert pending.state.session is not None
-        if has_indicator(pending.state.session.plan):
-            self.guard.uploaded(pending.source, absent=self.state.out > pending.state.out)
-        return self._reply(pending.message, pending.message.stage, body)
 
     def prepare(self) -> None:
         """Precompute the defence's part of the next upload, between two exchanges or while the caller computes.
@@ -225,7 +224,8 @@ class SumNode(ABC):
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
         if self._releasing is not None and (release := self._releasing.client_releases(state.protocol, protocol)):
-            self.guard.release(self.run, release)  # refused, the state stays as it was and nothing is sent
+            # checked and reserved in one write; refused, the state stays as it was and nothing is sent
+            self.sums.change_sums(lambda sums: sums.admitted(self.run, release, self._rule))
         return self._remember(replace(state, protocol=protocol)), reply
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
@@ -252,23 +252,12 @@ class SumNode(ABC):
         exchange = exchange_context(session, header, digest, counted)
         known = number if has_memory(state.committed) else NEVER  # a state without memory never changes
         context = upload_context(exchange, header.kind, digest, known)
-        self.guard.accept(context.source)
+        source = context.source if self._rule.sources else b""
+        self.sums.change_sums(lambda sums: sums.checked_absences(source))
         request = replace(message, body=unnest("protocol", message.body))
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
         state = replace(state, protocol=protocol)
-        return PendingUpload(message, state, number, broadcast, source=context.source)
-
-    def _use_up(self, pending: PendingUpload) -> None:
-        """Mark the exchange as used, durably: no message of it is answered again, in this or another process.
-
-        Raises:
-            BudgetSpent: the ledger allows no further exchange.
-        """
-        state = pending.state
-        self._charge(state)
-        self.state = state
-        if self.persist is not None:
-            self.persist(self)
+        return PendingUpload(message, state, number, broadcast, source=source)
 
     def _charge(self, state: ClientNodeState) -> None:
         """Charge the client's ledger for the exchange."""
@@ -280,11 +269,6 @@ class SumNode(ABC):
         """Compute the privacy cost of answering the exchange."""
         assert state.session is not None
         return cost_of(self._defense, state.session.plan)
-
-    def _committed(self, pending: PendingUpload) -> PendingUpload:
-        """Commit or drop the tentative state before computing; where that fails, `fault` says so to `compute`."""
-        self.state, fault = self._commits.commit(pending.state, pending.message, pending.counted)
-        return replace(pending, state=self.state, fault=fault)
 
     def _advance(self, tentative: Any, followed: Tensors | None) -> Any:
         """Make the committed state of a tentative one whose contribution is in a sum."""
@@ -310,7 +294,7 @@ class SumNode(ABC):
         if not self._plans.hide_absence:
             raise error
         log_absence(self.client, before, error, state.session.round, now=self.simulated)
-        encoded = None if has_indicator(plan) else encoded_zeros(self._defense, plan)
+        encoded = None if has_indicator(plan) else self._defense.encode(zeros(plan), plan)
         return self._upload(absent_state(state), encoded)
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
@@ -338,36 +322,60 @@ class SumNode(ABC):
             protocol = self._remembering.client_remind(protocol, state.memory)
         return replace(state, header=header, session=session, protocol=protocol, last_round=message.round, place=place)
 
+    def freeze(self, *, learned: bool = False) -> bytes:
+        """Return the whole state, the secrets of the current exchange included. Inverse: `thaw`.
 
-def encoded_or_refusal(defense: Defense, plan: Plan, raw: Tensors) -> Tensors | Exception:
-    """Encode a contribution; return the exception where that fails.
+        Never go on from a state that is older than an answer to a request for an upload: the client would mask two
+        uploads alike. Freeze after every answer, and keep only the newest, sealed where others can read the disk.
 
-    To raise and to catch takes time that a small upload shows, so an exception is raised in either case. The caller
-    frees `raw`, and then `free`s the exception: both hold arrays as large as the model.
-    """
-    encoded: Tensors | None = None
-    try:
-        encoded = defense.encode(raw, plan)
-        raise RangeRefused(f"{plan.tensors[0].name!r} reaches {0.0:.3g}, within the planned bound {1.0:.3g}")
-    except Exception as error:
-        if encoded is None:
-            return error
-        free(error)
-        return encoded
+        Args:
+            learned: leave out the current exchange with its secrets, so that only what was learned is written: for a
+                file that outlives the exchange.
+        """
+        state, values, tensors = self.state, {}, self.learned()
+        if not learned and state.session is not None and state.header is not None:
+            values = {"exchange": state.session.round, "header": state.header.to_json()}
+            tensors |= nest("protocol", pack(state.protocol))
+        owner = {"run": self.run, "client": self.client, "terms": self.terms}
+        return frozen(f"client {self.client}", owner, values, tensors)
 
+    def learned(self) -> dict[str, Array]:
+        """Pack what outlives an exchange, and of which sums the data are part where no ledger of its own has that."""
+        sums = nest("sums", self.sums.sums.to_tensors()) if self._freezes_sums else {}
+        return self.state.learned() | sums
 
-def free(refusal: Exception) -> Exception:
-    """Free the arrays that the frames of a refusal hold, and return it."""
-    clear_frames(refusal.__traceback__)
-    return refusal
+    def relearn(self, tensors: Tensors) -> ClientNodeState:
+        """Return the state of this client, just enrolled, with what `learned` packed.
 
+        Raises:
+            DataError: a field is missing.
+        """
+        if self._freezes_sums:
+            self.sums.remember(SumMemory.from_tensors(unnest("sums", tensors)))
+        return self.state.relearned(tensors)
 
-def encode_nothing(defense: Defense, plan: Plan) -> None:
-    """Take the time of encoding a contribution, where there is none and the server must not learn that."""
-    if has_indicator(plan):
-        encoded_or_refusal(defense, plan, {spec.name: np.zeros(spec.shape) for spec in plan.own})
+    def thaw(self, data: bytes, *, resumes: str | None = None) -> None:
+        """Restore what `freeze` returned of the same client, enrolled with its data.
 
+        Args:
+            data: the bytes.
+            resumes: identifier of a run that died, where this run resumes from its checkpoint: only the learned state
+                is taken over, because the secrets of the exchange belong to the old run.
 
-def encoded_zeros(defense: Defense, plan: Plan) -> Tensors:
-    """Encode zeros, the contribution of a client that sits out under noise."""
-    return defense.encode({spec.name: np.zeros(spec.shape) for spec in plan.own}, plan)
+        Raises:
+            StorageError: not a frozen state, of another version, run or client, or of other hyper-parameters.
+        """
+        party, owner = f"client {self.client}", {"run": resumes or self.run, "client": self.client, "terms": self.terms}
+        values, tensors = thawed(data, party, owner, "give the client's own", anew="enrol the client anew")
+        with complete(party):
+            state = self.relearn(tensors)
+            if resumes is not None:
+                # Replays are recognised by the new run's identifier, and the round in which the old run died is
+                # repeated.
+                state = replace(state, last_round=-1, place=BEFORE_ALL)
+            elif "header" in values:
+                opened = ExchangeHeader.from_json(values["header"])
+                session = self.session(values["exchange"], opened)
+                protocol = restore(self.protocol_for(session), unnest("protocol", tensors))
+                state = replace(state, header=opened, session=session, protocol=protocol)
+        self.state = state

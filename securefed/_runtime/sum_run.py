@@ -4,31 +4,55 @@ Each attempt at a sum is an exchange with a number of its own. It is void if too
 out (its values were out of the declared range, so that the sum opens to noise); then the sum is attempted again.
 A caller drives one sum so:
 
-    pending = PendingSum(TRAIN, cohort)
-    exchange = run.attempt(pending, broadcast)     # carry its messages until it gives a sum or an error of `VOIDING`
-    run.failed(pending, exchange, error)           # void: then `attempt` again
-    run.completed(exchange, summed)                # a sum
-    run.counted(summed, following)                 # what followed from it is the next broadcast
+    run.pending = PendingSum(TRAIN, cohort)
+    exchange = run.attempt()            # carry its messages until it gives a sum or an error of `VOIDING`
+    run.failed(error)                   # void: then `attempt` again
+    run.completed(summed)               # a sum
+    run.counted(summed, following)      # what followed from it is the next broadcast
 
 Nothing here sends a message, and nothing knows what is summed: `SumServer` sums what its clients are given, and
 `Server` an algorithm's contributions.
+
+A run freezes in the middle of an exchange too, so that a killed server goes on (`SumRun.freeze`). The bytes hold the
+server's secrets of the exchange, the sum of the uploads so far, and the keys that the last exchange agreed on for the
+next one. A run that is restored twice may use those keys twice; a client does not, since it erases its part with its
+upload. The values, in JSON:
+
+    loop       `counters`: the run, the next exchange's number, the privacy budget's count of exchanges, the blocks of
+               clients that all sums so far tell apart, doublings of the bounds, numbers that an adaptive defence
+               learned from sums (a clipping norm), by client the last exchange that counted it, and the history
+    tried      [round, kind, attempts] of the last sum: its next attempt gets the next number, since clients answer no
+               attempt twice
+    given_up   number of rounds that were given up
+    log        bytes received and bytes sent so far
+    announced  numbers of the exchanges whose sums are kept under `announced/`
+    pending    `PendingSum` of the open round; absent between rounds
+    number, header, exchange    of the open attempt: its number, `ExchangeHeader`, and `OpenExchange.freeze`
+
+and the tensors:
+
+    prepared        keys for the next exchange (`SecureAggregation(pipelined=True)`), bytes; empty without them
+    announced/N/... the sum of exchange N, with verify=True: a client in it checks it when it is next invited
+    exchange/...    the protocol's state and the replies of the open attempt
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from securefed._messages import ClientId, Transcript
+from securefed._persistence.frozen import complete, frozen, thawed
+from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._runtime.cohorts import keep_blocks
-from securefed._runtime.counted_clients import CountedClients
+from securefed._runtime.exchange_context import CountedClients
 from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.message_log import MessageLog
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange
 from securefed._runtime.sum_facts import SumFacts
-from securefed._tensors import Tensors
+from securefed._tensors import Array, Tensors
 from securefed.defenses._differential_privacy import Budget
 from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import (
@@ -43,6 +67,12 @@ from securefed.errors import (
 
 VOIDING = (ClientOut, SurvivorsTooClose, RangeRefused, TooFewSurvivors, MessageRefused)
 """Errors that make one attempt at a sum void; the sum is then attempted again."""
+_PARTY: Final = "the sums of a server"
+
+
+def new_run() -> str:
+    """Generate a fresh identifier for a run."""
+    return secrets.token_hex(16)
 
 
 @dataclass
@@ -71,18 +101,26 @@ class SumRun:
         max_void: most attempts at one sum.
         budget: the server's privacy budget, charged before each exchange; `None` without one.
         keep: whether messages are kept in the transcript.
+        broadcast: returns what contributions to a round are computed from, by the round's number (`position`).
     """
 
     def __init__(
-        self, facts: SumFacts, transcript: Transcript, *, max_void: int, budget: Budget | None, keep: bool
-    ) -> None:
-        self._facts, self._max_void, self._budget = facts, max_void, budget
+        self, facts: SumFacts, transcript: Transcript, *, max_void: int, budget: Budget | None, keep: bool,
+        broadcast: Callable[[int], Tensors] | None = None,
+    ) -> None:  # fmt: skip
+        self._facts, self._max_void, self._budget, self._broadcast = facts, max_void, budget, broadcast
+        self.pending: PendingSum | None = None
+        """The sum that is being made."""
+        self.exchange: OpenExchange | None = None
+        """Its open attempt."""
         self.defense, self.transcript, self.log = facts.defense, transcript, MessageLog(transcript, keep)
-        self._history: list[RoundHistory] = []
+        self.history: list[RoundHistory] = []
+        """One entry for each completed round."""
         self._so_far = SumsSoFar(least=facts.rule.least_block)
         self._prepared: Any = None  # keys and masks that the last exchange made for the next, where it makes any
         self._exchanges = 0  # the next exchange's number
-        self._sums = 0  # exchanges that the budget counts
+        self.sums = 0
+        """Number of exchanges so far that the privacy budget counts, void ones included."""
         self.tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
         self.given_up = 0
         """Rounds that were given up without a sum: clients answer no further attempt at them."""
@@ -91,19 +129,9 @@ class SumRun:
         self._counted = CountedClients(facts.schema.needs_outcome)
 
     @property
-    def history(self) -> list[RoundHistory]:
-        """One entry for each completed round."""
-        return self._history
-
-    @property
     def position(self) -> int:
         """Number of the next round as requests state it: rounds that were given up count."""
-        return len(self._history) + self.given_up
-
-    @property
-    def sums(self) -> int:
-        """Number of exchanges so far that the privacy budget counts, void ones included."""
-        return self._sums
+        return len(self.history) + self.given_up
 
     @property
     def prepared(self) -> bytes:
@@ -121,38 +149,43 @@ class SumRun:
         """By exchange, the sum announced to the clients that check it."""
         return self._counted.announced
 
-    def attempt(self, pending: PendingSum, broadcast: Tensors) -> OpenExchange:
-        """Open the next attempt at a sum; every attempt takes its own exchange number.
+    def next_broadcast(self) -> Tensors:
+        """Return what the next attempt tells its clients: contributions are computed from it."""
+        return {} if self._broadcast is None else self._broadcast(self.position)
 
-        Args:
-            pending: the sum.
-            broadcast: what contributions are computed from.
+    def attempt(self) -> OpenExchange:
+        """Open the next attempt at the pending sum; every attempt takes its own exchange number.
 
         Raises:
             BudgetSpent: the privacy budget allows no further exchange.
         """
+        pending = self.pending
+        assert pending is not None
         place = self.position, pending.kind
         number, attempt = self._take_number(), self.tried.get(place, 0)
         self.tried = {place: attempt + 1}
         doublings = self._doublings[pending.kind]
-        header = ExchangeHeader(pending.cohort, pending.kind, doublings, self._learned, self.position, attempt)
-        return self.reopen(number, header, broadcast)
-
-    def reopen(self, number: int, header: ExchangeHeader, broadcast: Tensors) -> OpenExchange:
-        """Open an exchange with this number, header and broadcast."""
-        prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
-        content = ExchangeContent(header, broadcast, self._counted.listed(header.cohort), self._counted.body)
-        schema = self._facts.schema
-        return open_exchange(
-            self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
+        return self._open(
+            number, ExchangeHeader(pending.cohort, pending.kind, doublings, self._learned, self.position, attempt)
         )
 
-    def completed(self, exchange: OpenExchange, summed: ExchangeResult) -> None:
-        """Note that an attempt gave a sum."""
-        self._prepared = exchange.prepared
+    def _open(self, number: int, header: ExchangeHeader) -> OpenExchange:
+        """Open an exchange with this number and header."""
+        prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
+        counted, schema = self._counted, self._facts.schema
+        content = ExchangeContent(header, self.next_broadcast(), counted.listed(header.cohort), counted.body)
+        self.exchange = OpenExchange(
+            self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
+        )
+        return self.exchange
+
+    def completed(self, summed: ExchangeResult) -> None:
+        """Note that the attempt gave a sum."""
+        assert self.exchange is not None
+        self._prepared = self.exchange.prepared
         self._so_far = self._so_far.with_sum(summed.record.survivors)
 
-    def failed(self, pending: PendingSum, exchange: OpenExchange, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
 
         After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the clients that uploaded are
@@ -162,8 +195,6 @@ class SumRun:
         again.
 
         Args:
-            pending: the sum; it is changed.
-            exchange: the attempt.
             error: one of `VOIDING`.
 
         Raises:
@@ -171,6 +202,8 @@ class SumRun:
             RangeRefused: it was the last attempt, and a client refused by name because of its range; or the range was
                 doubled as often as it may be.
         """
+        pending, exchange, self.exchange = self.pending, self.exchange, None
+        assert pending is not None and exchange is not None
         self._prepared = exchange.prepared
         self._so_far = self._so_far.with_sum(exchange.named)
         kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
@@ -186,7 +219,7 @@ class SumRun:
             # bounds the clients that were out would be out of the next attempt too.
             self._double(kind, error)
         if len(pending.void) >= self._max_void:
-            said = f"round {len(self._history)}: void {len(pending.void)} times, last because {pending.void[-1]}"
+            said = f"round {len(self.history)}: void {len(pending.void)} times, last because {pending.void[-1]}"
             if isinstance(error, RangeRefused):  # in the clear, where a client says so
                 raise RangeRefused(f"{said}; declare larger bounds, or look for the client that diverges") from error
             if pending.was_out:
@@ -219,8 +252,8 @@ class SumRun:
             try:
                 self._budget = self._budget.spend(1)
             except BudgetSpent as error:
-                raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
-        self._sums += 1
+                raise BudgetSpent(f"after {len(self.history)} rounds: {error}") from error
+        self.sums += 1
         return self._next_number(write=self._budget is not None)
 
     def _next_number(self, *, write: bool = False) -> int:
@@ -237,12 +270,12 @@ class SumRun:
         return {
             "run": self.transcript.run,
             "exchanges": self._exchanges,
-            "sums": self._sums,
+            "sums": self.sums,
             "blocks": [sorted(block) for block in self._so_far.blocks],
             "doublings": self._doublings,
             "learned": list(self._learned),
             "counted": {str(client): exchange for client, exchange in self._counted.exchanges.items()},
-            "history": [entry.to_json() for entry in self._history],
+            "history": [entry.to_json() for entry in self.history],
         }
 
     def continue_from(
@@ -258,10 +291,55 @@ class SumRun:
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
         exchanges = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._counted = CountedClients(self._facts.schema.needs_outcome, exchanges, followed, announced)
-        self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
-        self._sums, self._learned = loop["sums"], tuple(loop["learned"])
+        self.history = [RoundHistory.from_json(entry) for entry in loop["history"]]
+        self.sums, self._learned = loop["sums"], tuple(loop["learned"])
         # files of an earlier version hold the survivors of the last sum only
         blocks = tuple(frozenset(block) for block in loop.get("blocks", [loop.get("opened", [])]) if block)
         self._so_far = SumsSoFar(blocks, self._facts.rule.least_block)
         if self._budget is not None:  # every exchange counts, whether or not the run had a budget then
-            self._budget = self._budget.spend(self._sums)
+            self._budget = self._budget.spend(self.sums)
+
+    def freeze(self) -> bytes:
+        """Return the state of the sums, in the middle of an exchange too, secrets included. Inverse: `thaw`."""
+        values: dict[str, Any] = {
+            "loop": self.counters(),
+            "tried": [[round, kind, attempts] for (round, kind), attempts in self.tried.items()],
+            "given_up": self.given_up,
+            "log": [self.log.up, self.log.down],
+            "announced": sorted(self.announced),
+        }
+        tensors: dict[str, Array] = {"prepared": from_bytes(self.prepared)}
+        for number, announced in self.announced.items():
+            tensors |= nest(f"announced/{number}", announced)
+        if (pending := self.pending) is not None:
+            values["pending"] = [pending.kind, pending.cohort, pending.void, pending.was_out]
+        if (exchange := self.exchange) is not None:
+            values |= {"number": exchange.session.round, "header": exchange.content.header.to_json()}
+            values["exchange"], kept = exchange.freeze()
+            tensors |= nest("exchange", kept)
+        return frozen(_PARTY, {}, values, tensors)
+
+    def thaw(self, data: bytes) -> None:
+        """Restore what `freeze` returned, in a run made anew whose clients need no outcome (`SumSchema.needs_outcome`).
+
+        Raises:
+            StorageError: these bytes are no state of a server, of another version, or lack a field.
+        """
+        values, tensors = thawed(data, _PARTY, {}, "give that of the server", older=(3,))
+        with complete(_PARTY):
+            self.continue_from(values["loop"], {}, unnested("announced", values, tensors))  # {}: nothing followed
+            self.given_up, self.prepared = values["given_up"], tensors["prepared"].tobytes()
+            self.tried = {(round, kind): attempts for round, kind, attempts in values["tried"]}
+            self.log.up, self.log.down = values["log"]
+            self.pending = self.exchange = None
+            if "pending" in values:
+                kind, cohort, void, was_out = values["pending"]
+                self.pending = PendingSum(kind, tuple(cohort), void, was_out)  # JSON returns a tuple as a list
+            if "exchange" in values:
+                exchange = self._open(values["number"], ExchangeHeader.from_json(values["header"]))
+                exchange.thaw(values["exchange"], unnest("exchange", tensors))
+
+
+def unnested(name: str, values: Mapping[str, Any], tensors: Tensors) -> dict[int, Tensors]:
+    """Return the tensors of a frozen state under `name/N/`, by exchange N; the values list these numbers."""
+    return {number: unnest(f"{name}/{number}", tensors) for number in values[name]}

@@ -7,9 +7,9 @@ Server and clients make them alike from the same arguments: `Federation` for a s
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,20 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._runtime.client import ClientNode
-from securefed._runtime.client_selection import check_no_noise, check_reveal, revealed_scalars
-from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
+from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
+from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
-from securefed._runtime.message_schema import MessageSchema
-from securefed._runtime.privacy_checks import check_evaluation, check_secret_cohorts
-from securefed._runtime.sampling_checks import check_sampling
-from securefed._runtime.sum_facts import SumFacts
+from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
+from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_memory import SumRule
+from securefed._tensors import Layout
 from securefed.algorithms._base import Algorithm
+from securefed.algorithms._capabilities import SupportsBroadcastCheck, supports
+from securefed.algorithms._validation import check_object, contribution_layout, evaluation_layout, first_broadcast
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._differential_privacy import FixedSizeSampling
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import DataError
 
@@ -44,14 +46,12 @@ class Terms(SumFacts):
         public: the public facts.
         seed: seeds initial states, cohorts and mini-batches.
         reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
-        schema: the tensors of every message, derived from algorithm and public facts.
     """
 
     algorithm: Algorithm[Any, Any]
     public: Public
     seed: int
     reveals: bool
-    schema: MessageSchema
 
     @classmethod
     def of(
@@ -90,9 +90,10 @@ class Terms(SumFacts):
         check_integer("seed", seed, 0)
         layer = as_defense(defense)
         reveals = check_reveal(algorithm, layer, reveal)
-        schema = MessageSchema.of(algorithm, public)
+        schema = schema_of(algorithm, public)
         check_sampling(layer, public.cohort, public.clients, chosen=bool(revealed_scalars(algorithm)))
-        check_secret_cohorts(layer, algorithm, public)
+        if isinstance(sampler_of(layer), FixedSizeSampling):  # the accountant counts on a secret draw
+            check_cohort_secrecy(algorithm, public)
         if reveals or evaluate_every:
             plan = layer.plan(schema.layouts[TRAIN], public.cohort)
             if reveals:
@@ -128,8 +129,9 @@ class Terms(SumFacts):
             persist: as in `ClientNode`.
         """
         return ClientNode(
-            client, run, self.schema, data, self.defense, self.seed, keep=keep, reveal=self.reveals,
-            exchanges=self.exchanges, ledger=ledger, rule=self.rule, sums=sums, persist=persist,
+            client, run, self.schema, data, self.defense, algorithm=self.algorithm, public=self.public, seed=self.seed,
+            keep=keep, reveal=self.reveals, exchanges=self.exchanges, ledger=ledger, rule=self.rule, sums=sums,
+            persist=persist,
         )  # fmt: skip
 
     def check_rows(self, client: ClientId, data: Dataset) -> None:
@@ -179,12 +181,23 @@ class Terms(SumFacts):
         return hashlib.sha256("\0".join(("securefed terms 2", *map(repr, facts))).encode()).hexdigest()
 
 
+def schema_of(algorithm: Algorithm[Any, Any], public: Public) -> SumSchema:
+    """Derive the tensors of every message of an algorithm's run from public facts alone.
+
+    Raises:
+        ConfigError: the object is no algorithm, or its parameters do not fit the data.
+    """
+    check_object(algorithm)
+    layouts = {TRAIN: contribution_layout(algorithm, public), EVALUATE: evaluation_layout(algorithm, public)}
+    example = first_broadcast(algorithm, public)
+    dtypes = {name: value.dtype for name, value in example.items()}
+    check = None
+    if supports(algorithm, SupportsBroadcastCheck):
+        check = partial(algorithm.check_broadcast, public=public)
+    return SumSchema(layouts, Layout.of(example), dtypes, public.clients, public.cohort, algorithm.needs_outcome, check)
+
+
 def rule_of(defense: Defense) -> SumRule:
     """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
     least = defense.aggregation.survivor_change if isinstance(defense.aggregation, SecureAggregation) else 1
     return SumRule(least_block=least)
-
-
-def new_run() -> str:
-    """Generate a fresh identifier for a run."""
-    return secrets.token_hex(16)

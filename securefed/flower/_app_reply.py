@@ -19,7 +19,8 @@ from securefed.errors import ConfigError, DataError
 from securefed.flower._arrays import arrays_of
 from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN
 from securefed.parties._terms import SumTerms
-from securefed.parties._update import is_local, unwrap_hint, without_wrapper
+from securefed.parties._terms_parts import is_local
+from securefed.parties._update import unwrap_hint, without_wrapper
 
 _DP_SGD, _TRAINING = "dp-sgd", "training"
 

@@ -21,13 +21,12 @@ from securefed._messages import KEY_HOLDER, SERVER, PartyId
 from securefed._messages import Message as Inner
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client import COMMIT, ClientNode
-from securefed._runtime.client_freezing import freeze, thaw
-from securefed._runtime.exchange import HelperNode
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
+from securefed._transports import HelperNode
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, VersionRefused
 from securefed.flower import _enrolment as enrolment
@@ -216,11 +215,11 @@ class _PartyApp:
         def persist(node: ClientNode) -> None:
             """Mark the exchange as used in the file, before the client computes anything for it."""
             if folder is not None:
-                folder.write(standing.next, freeze(node, learned=True))
+                folder.write(standing.next, node.freeze(learned=True))
 
         ledger = self._ledger(folder, context)
         node = terms.node(party, standing.run, self._own(context), ledger=ledger, sums=ledger, persist=persist)
-        thaw(node, frozen)
+        node.thaw(frozen)
         reply = node.handle(inner)
         self._save(node, folder, standing.next, context)  # before the reply leaves
         if reply.stage == COMMIT and self.personal is not None and (result := node.personal()) is not None:
@@ -234,8 +233,8 @@ class _PartyApp:
         answer that exchange a second time.
         """
         if folder is not None:
-            folder.write(standing, freeze(node, learned=True))
-        _keep(context, freeze(node), standing)
+            folder.write(standing, node.freeze(learned=True))
+        _keep(context, node.freeze(), standing)
 
     def _check_seal(self, terms: Terms) -> None:
         """Raise `ConfigError` if a client's file would hold, unencrypted, its key that checks sums."""

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from securefed._messages import SERVER
-from securefed._persistence import container
+from securefed._persistence.frozen import complete, frozen, thawed
 from securefed._persistence.packing import from_bytes
 from securefed._persistence.sealing import Seal
+from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
-from securefed._runtime.client_freezing import thaw
 from securefed._runtime.client_state import has_memory
 from securefed._runtime.ledger import Ledger
 from securefed.errors import ConfigError, ContradictionError, StorageError
 
 _KIND: Final = "client's state"
+_PARTY: Final = "a client of a Flower run"
 
 
 @dataclass(frozen=True)
@@ -84,19 +86,27 @@ class ClientFolder:
         expected = any(self.path.parent.glob(f"{client}-*.state"))
         return Ledger.beside(place, None if self.seal is None else self.seal.for_file(place.name), expected=expected)
 
-    def write(self, standing: RunProgress, learned: bytes) -> None:
-        """Write progress and learned state; raise `StorageError` if the file cannot be written."""
-        container.save(self.path, _KIND, standing.fields(), {"state": from_bytes(learned)}, self.seal)
+    @cached_property
+    def _file(self) -> StateFile:
+        return StateFile(self.path, _KIND, self.seal)
 
-    def read(self) -> tuple[RunProgress, bytes]:
-        """Return progress and learned state; raise `StorageError` if the file is unreadable or lacks a field."""
-        meta, tensors = container.load(self.path, _KIND, self.seal)
-        try:
-            return RunProgress.of(meta), tensors["state"].tobytes()
-        except KeyError as error:
-            raise StorageError(
-                f"{self.path} lacks the field {error} of a client's state; restore the file from a copy"
-            ) from error
+    def write(self, standing: RunProgress, learned: bytes) -> None:
+        """Write progress and learned state in place of those read last; raise `StorageError` if that fails."""
+        self._file.write(frozen(_PARTY, {}, standing.fields(), {"state": from_bytes(learned)}))
+
+    def read(self) -> tuple[RunProgress, bytes] | None:
+        """Return progress and learned state; `None` where there is no file yet.
+
+        Raises:
+            StorageError: the file is unreadable or lacks a field; or the seal's anchor remembers one, and it is gone.
+        """
+
+        def thaw(data: bytes) -> tuple[RunProgress, bytes]:
+            values, tensors = thawed(data, _PARTY, {}, "give the client's own folder", older=(None,))
+            with complete(_PARTY):
+                return RunProgress.of(values), tensors["state"].tobytes()
+
+        return self._file.restore(thaw)
 
     def ahead_of(self, standing: RunProgress) -> tuple[RunProgress, bytes] | None:
         """Return the file's content, as `read`, if the file is newer than Flower's state; else `None`.
@@ -107,7 +117,9 @@ class ClientFolder:
         Raises:
             StorageError: the file is missing, or belongs to another run.
         """
-        kept, learned = self.read()
+        if (found := self.read()) is None:
+            raise StorageError(f"{self.path} is gone, and this client has answered in this run; restore it")
+        kept, learned = found
         if kept.run != standing.run:
             raise StorageError(
                 f"{self.path} belongs to run {kept.run}, not to {standing.run}: another run of the same terms uses it; "
@@ -140,16 +152,15 @@ def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str
     needed = bool(resumes) and has_memory(node.state.committed)
     if run == resumes:
         raise ContradictionError(SERVER, "a continued run needs a new identifier, not that of the run it continues")
-    if folder is not None and folder.seal is not None and not folder.path.exists():
-        folder.seal.check_never_written(_KIND, folder.path)
-    if folder is None or not folder.path.exists():
+    found = None if folder is None else folder.read()
+    if folder is None or found is None:
         if needed:
             raise ConfigError(
                 f"the run continues run {resumes}, and this client has stored no state of it; give client_app a folder "
                 "before the first run, or start without the server's checkpoint"
             )
         return RunProgress(run, (resumes,) if resumes else ())
-    kept, learned = folder.read()
+    kept, learned = found
     runs = (kept.run, *kept.before)
     if run in runs:
         raise ContradictionError(SERVER, f"run {run} took place already; a new run needs a new identifier")
@@ -160,7 +171,7 @@ def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str
     fresh = node.state
     # Given `resumes`, `thaw` takes over the learned state alone, and checks that the file is of that run. Here it is
     # the file's own run, so that this check passes: which runs are allowed was checked above.
-    thaw(node, learned, resumes=kept.run)
+    node.thaw(learned, resumes=kept.run)
     if resumes in runs:
         return RunProgress(run, runs)
     node.state = replace(fresh, memory=node.state.memory)

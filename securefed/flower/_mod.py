@@ -24,6 +24,7 @@ from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.common.constant import ErrorCode
 
 from securefed._messages import SERVER
+from securefed._runtime.absence import moment
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, StorageError
 from securefed.flower._app_reply import AppReply, WrongStructure, metrics_of, summed, training_of
 from securefed.flower._grid import from_record, to_record
@@ -43,7 +44,6 @@ from securefed.flower._sum_messages import (
     phase_of,
     reply_content,
 )
-from securefed.parties._answer_time import moment
 from securefed.parties._client import SumClient
 from securefed.parties._result import SumResult
 from securefed.parties._terms import SumTerms

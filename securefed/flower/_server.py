@@ -18,9 +18,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from securefed._messages import PartyId
-from securefed._runtime.history import RoundHistory
+from securefed._runtime.history import Result, RoundHistory
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Progress, Result, Server
+from securefed._runtime.server import Progress, Server
 from securefed._runtime.terms import Terms
 from securefed.errors import ConfigError, DataError, TooFewSurvivors, VersionRefused
 from securefed.flower._enrolment import ACTION, EnrolmentReply, Invitation, check_apart

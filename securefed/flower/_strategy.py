@@ -31,7 +31,7 @@ from securefed.flower._outcome import SecureRound
 from securefed.flower._sum_grid import SumGrid
 from securefed.flower._sum_messages import EVALUATE, TRAIN, config_digest
 from securefed.flower._wanted_terms import WantedTerms
-from securefed.parties._defense_json import changes_updates
+from securefed.parties._terms_parts import changes_updates
 
 _MAX_VOID: Final = 3
 """Attempts at one sum. Each takes two exchanges or more, seconds each over Flower; at twice as many, a client that

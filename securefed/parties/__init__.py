@@ -23,11 +23,19 @@ An upload passes these files, in this order:
     _envelope   mark, version, digest of the terms and signature before each message
     _client     reads the request, the update, its weight and the model; keeps the state in a file
     _node       the protocol of the client: `_runtime/sum_node`, and the refusal of another model
-    _contribution, _update     what is uploaded for an update
+    _update     what is uploaded for an update
     `_runtime/open_exchange`   takes replies at the server, stage by stage, and opens the sum
     _result     means and totals with their errors; `_checked_result` recomputes them at a client
 
-`_guards` and `_precision` hold rules for these; `_plan_notes`, `_answer_time` and `_defense_json` serve the terms.
+At the server (`OpenExchange.receive`) an upload that arrives after its stage was closed is refused, and its client
+counts as dropped out of the attempt; of one that arrives twice the first counts, and the second is refused; one of
+another run, exchange or stage is refused, and its client may still send the right one. `SumServer.refusals` says which.
+At a client (`SumNode`) each exchange is used up before its upload is computed, and written to the file: a request that
+comes again, or of another run, is refused, whatever process reads it.
+
+`_guards` and `_precision` hold rules for these and the sentences that a plan prints; `_terms_parts` holds the tensors
+and the defence of the terms. `_simulation` plays all parties in one process. Each party freezes to bytes between two
+messages (`_persistence/frozen`), which its file keeps (`_persistence/state_file`).
 """
 
 from __future__ import annotations
@@ -41,8 +49,8 @@ if TYPE_CHECKING:
     from securefed.parties._helper import SumHelper
     from securefed.parties._result import SumResult
     from securefed.parties._server import SumServer
-    from securefed.parties._summed_tensor import SummedTensor
     from securefed.parties._terms import SumTerms
+    from securefed.parties._terms_parts import SummedTensor
 
 __all__ = [
     "SumClient",
@@ -55,7 +63,7 @@ __all__ = [
 
 EXPORTS: Final = {
     "securefed.parties._terms": "SumTerms",
-    "securefed.parties._summed_tensor": "SummedTensor",
+    "securefed.parties._terms_parts": "SummedTensor",
     "securefed.parties._client": "SumClient",
     "securefed.parties._server": "SumServer",
     "securefed.parties._helper": "SumHelper",

@@ -17,35 +17,37 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from securefed._messages import SERVER, ClientId, Message
-from securefed._persistence.packing import from_bytes, nest, unnest
+from securefed._persistence.frozen import complete, frozen, thawed
+from securefed._persistence.packing import from_bytes, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
-from securefed._runtime.client_freezing import freeze, thaw
+from securefed._runtime.absence import hold, moment
 from securefed._runtime.client_state import PendingUpload
+from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._runtime.sum_memory import SumMemory
-from securefed._tensors import Array, Tensors, decode, encode
-from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
-from securefed.parties._answer_time import hold, moment
+from securefed._tensors import Array, Tensors
+from securefed.errors import ConfigError, LedgerLost
 from securefed.parties._checked_result import checked_result
-from securefed.parties._contribution import (
+from securefed.parties._envelope import check_key, header, unwrap
+from securefed.parties._guards import check_seal, open_beside, run_budget
+from securefed.parties._node import PartyNode
+from securefed.parties._precision import lost_entirely
+from securefed.parties._result import SumResult
+from securefed.parties._terms import SumTerms, check_terms
+from securefed.parties._update import (
     Trained,
     build_nothing,
+    check_rows,
     check_trained,
     contribution,
     given_metrics,
     given_weight,
     number,
+    read_update,
     structure,
 )
-from securefed.parties._envelope import check_key, header, unwrap
-from securefed.parties._guards import check_rows, check_seal, open_beside, run_budget
-from securefed.parties._node import PartyNode
-from securefed.parties._precision import lost_entirely
-from securefed.parties._result import SumResult
-from securefed.parties._terms import SumTerms, check_terms
-from securefed.parties._update import model_digest, read_update
 
 Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Arrays or tensors by name, or a function that computes them when they are due."""
@@ -120,15 +122,13 @@ class SumClient:
         self._file = None if file is None else StateFile(file, _KIND, seal)
         hides = terms.defense.aggregation.hides  # else there is nothing to remember
         self._beside = partial(open_beside, Path(file), seal) if file is not None and hides else None
-        self._sums, self._kept = ledger, _GIVEN  # the ledger that remembers sums, and who keeps it
-        self._ledger = ledger
+        self._ledger, self._kept = ledger, _GIVEN  # the ledger of the data, and where the memory of sums is kept
         self._budget = run_budget(terms)  # of this run; its entries, the "book", freeze with it
         self._node: PartyNode | None = None
-        self._base: bytes | None = None
         self._trained: Trained | None = None  # that made the update at hand
         self._said = False  # that nothing is left of a tensor, which is logged once
-        if self._file is not None and (frozen := self._file.read()) is not None:
-            self._restore(frozen)
+        if self._file is not None:
+            self._file.restore(self._restore)
 
     @property
     def run(self) -> str | None:
@@ -200,8 +200,8 @@ class SumClient:
             assert isinstance(begun, Message)  # no other request needs a contribution
             reply = begun
         else:
-            check_trained(self.terms, self._sums if self._kept == _GIVEN else None, trained)
-            self._trained = trained
+            check_trained(self.terms, self._ledger if self._kept == _GIVEN else None, trained)
+            self._trained, node.trained = trained, trained is not None
             reply = self._contribute(node, message, update, weight, dict(metrics or {}), base)
         if node.state.last_round < 0:  # it refused the message and opened no exchange: it belongs to no run yet
             self._node = None
@@ -233,7 +233,8 @@ class SumClient:
                 result, or the base is not the one that its update was computed from.
         """
         model = self._model(base) if self.terms.differences else None
-        if model is not None and self._base is not None and model_digest(model) != self._base:
+        bound = None if self._node is None else self._node.base
+        if model is not None and bound is not None and tensors_digest(model) != bound:
             raise ConfigError(
                 "the base is not the one that this client computed its update from; give the model of the round whose "
                 "result is checked"
@@ -253,14 +254,13 @@ class SumClient:
         """
         if self._node is None:
             return b""
-        values = {"terms": self.terms.digest.hex(), "run": self._node.run, "book": "", "ledger": self._kept}
-        values["base"] = (self._base or b"").hex()
-        if self._budget is not None:
-            values["book"] = json.dumps(self._budget.book.to_json())
-        tensors = {"node": from_bytes(freeze(self._node))}
-        if self._kept == _FROZEN and self._sums is not None:
-            tensors |= nest("sums", self._sums.sums.to_tensors())
-        return encode(tensors, values)
+        values = {
+            "run": self._node.run,
+            "book": None if self._budget is None else self._budget.book.to_json(),
+            "ledger": self._kept,
+            "base": (self._node.base or b"").hex(),
+        }
+        return frozen(self._name, {"terms": self.terms.digest.hex()}, values, {"node": from_bytes(self._node.freeze())})
 
     @classmethod
     def thaw(
@@ -295,7 +295,7 @@ class SumClient:
                     f"{name} is a {type(value).__name__}; give its values by name: {name}=net.state_dict()"
                 )
         model = self._model(base)
-        self._base = None if model is None else model_digest(model)
+        node.base = None if model is None else tensors_digest(model)
         due, metrics = given_weight(self.terms, weight), given_metrics(self.terms, metrics)
         if not callable(update):
             update = structure(update, self.terms)
@@ -313,7 +313,7 @@ class SumClient:
             return pending.fault
         try:
             given = structure(update() if callable(update) else update, self.terms)
-            check_trained(self.terms, self._sums, self._trained, ended=True)  # a function may have trained just now
+            check_trained(self.terms, self._ledger, self._trained, ended=True)  # a function may have trained just now
             check_rows(self.terms, given)
             count = number(weight(), "weight") if callable(weight) else weight
             if count > self.terms.largest_weight:
@@ -359,40 +359,42 @@ class SumClient:
             expected: whether a state says that there is a ledger beside it.
         """
         core = self.terms.core
-        if self._sums is None and self._beside is not None:
-            self._sums, self._kept = self._beside(expected=expected), _BESIDE
-            self._ledger = self._sums
-        elif self._sums is None:
-            self._sums, self._kept = Ledger.in_memory(), _FROZEN
-        return PartyNode(
+        if self._ledger is None and self._beside is not None:
+            self._ledger, self._kept = self._beside(expected=expected), _BESIDE
+        elif self._ledger is None:
+            self._kept = _FROZEN
+        node = PartyNode(
             self.party, run, core.schema, self._defense, exchanges=core.exchanges, ledger=self._ledger, rule=core.rule,
-            sums=self._sums, persist=lambda node: self._save(),
-            base=lambda: self._base, trained=lambda: self._trained is not None, budget=lambda: self._budget,
+            persist=lambda _: self._save(),
         )  # fmt: skip
+        node.budget = self._budget
+        return node
 
     def _save(self) -> None:
         if self._file is not None:
             self._file.write(self.freeze())
 
-    def _restore(self, frozen: bytes) -> None:
+    @property
+    def _name(self) -> str:
+        return f"client {self.party} of a sum"
+
+    def _restore(self, data: bytes) -> None:
         """Take the state that `freeze` returned; raise `StorageError` where it is not one of this client."""
-        try:
-            tensors, values = decode(frozen)
-            if values.get("terms", self.terms.digest.hex()) != self.terms.digest.hex():  # release 0.1 did not write it
-                raise StorageError("this state belongs to other terms; give the terms that it was written with")
-            if self._budget is not None and values["book"]:
-                self._budget = run_budget(self.terms, LedgerEntries.from_json(json.loads(values["book"])))
+        owner = {"terms": self.terms.digest.hex()}
+        values, tensors = thawed(data, self._name, owner, "give the terms that it was written with", older=(None,))
+        with complete(self._name):
+            if self._budget is not None and (book := values["book"]):  # of release 0.1 a text
+                read = json.loads(book) if isinstance(book, str) else book
+                self._budget = run_budget(self.terms, LedgerEntries.from_json(read))
             kept = values.get("ledger", "")
-            self._base = bytes.fromhex(values.get("base", "")) or None
-            if self._sums is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
+            if self._ledger is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
                 raise LedgerLost(
                     f"client {self.party} has answered with a ledger of its data; give it: "
                     "SumClient(..., ledger=Ledger.open(path, limits))"
                 )
             node = self._enrol(values["run"], expected=kept == _BESIDE)
-            thaw(node, tensors["node"].tobytes())
-            if self._kept == _FROZEN and self._sums is not None:
-                self._sums.remember(SumMemory.from_tensors(unnest("sums", tensors)))
-        except (KeyError, ValueError, TypeError, DataError) as error:
-            raise StorageError(f"these bytes are no state of client {self.party}: {error!r}") from error
+            node.thaw(tensors["node"].tobytes())
+            node.base = bytes.fromhex(values.get("base", "")) or None
+            if self._ledger is None and (sums := unnest("sums", tensors)):  # release 0.1 wrote them here
+                node.sums.remember(SumMemory.from_tensors(sums))
         self._node = node

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-import numpy as np
+from typing import Final, Protocol
 
 from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
@@ -24,7 +22,7 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
-from securefed.errors import ConfigError, DataError, TooFewSurvivors
+from securefed.errors import ConfigError, TooFewSurvivors
 
 COUNT: Final = "count"
 """Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
@@ -47,6 +45,8 @@ class GuardedTerms(Protocol):
     @property
     def epsilon(self) -> float | None: ...
     @property
+    def answer_after(self) -> float | None: ...
+    @property
     def least_rows(self) -> int | None: ...
     @property
     def least_parties(self) -> int | None: ...
@@ -62,7 +62,8 @@ def rule_of(terms: GuardedTerms) -> SumRule:
     With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
     in all sums: with identities, no sums tell apart groups of fewer than 2 parties, or 3 where there are 8 or more.
     """
-    asked = _masking(terms.defense).survivor_change if _masks(terms.defense) else 1
+    masking = _masking(terms.defense)
+    asked = 1 if masking is None else masking.survivor_change
     return SumRule(terms.base, max(asked, _default_block(terms)), terms.least_parties or 1)
 
 
@@ -85,12 +86,18 @@ def notes(terms: GuardedTerms) -> tuple[str, ...]:
     if terms.least_parties:
         out.append(
             f"No result over fewer than {terms.least_parties} parties is released"
-            + (": clients open none." if _masks(terms.defense) else ", by the server's word alone.")
+            + (": clients open none." if _masking(terms.defense) is not None else ", by the server's word alone.")
         )
     if terms.least_parties and not adds_noise(terms.defense):
         out.append(
             "The server sees every entry of the sum, small cells too: leaving them out of a table protects the readers "
             "of a release only. Coarser levels, agreed before the sum, or noise protect against the server."
+        )
+    if terms.answer_after is not None:
+        out.append(
+            f"A client answers the request for its contribution {terms.answer_after:g} s after it arrived, whether its "
+            "update was computed, failed or was computed early. One that takes longer answers later, which the server "
+            "sees; that client tells its own site (LateAnswerWarning)."
         )
     if terms.least_rows:
         out.append(f"A party with fewer than {terms.least_rows} rows sits out, and the round is void.")
@@ -109,24 +116,8 @@ def check_minima(terms: GuardedTerms) -> None:
             )
     if terms.least_rows is not None:
         check_integer("least_rows", terms.least_rows, 1)
-        if not any(shape == () for name, shape in terms.shapes.items() if _counts_rows(name)):
+        if not any(shape == () for name, shape in terms.shapes.items() if counts_rows(name)):
             raise ConfigError(f"least_rows is compared with the number of rows, a tensor {COUNT!r} of one number")
-
-
-def check_rows(terms: GuardedTerms, update: Mapping[str, Any]) -> None:
-    """Raise `DataError`, for which the party sits out, where it has fewer rows than the terms ask for."""
-    if terms.least_rows is None:
-        return
-    for name in filter(_counts_rows, terms.shapes):
-        counts = np.ravel(np.asarray(update[name], np.float64))
-        fewest = float(counts.min(initial=np.inf))
-        if not fewest >= terms.least_rows:
-            column = f", column {counts.argmin()}" if len(counts) > 1 else ""
-            where = "" if name == COUNT else f" in {name!r}{column}"
-            raise DataError(
-                f"{fewest:g} rows{where}, and these terms ask for {terms.least_rows} or more of each party: what so "
-                "few rows add to a sum says much of each; take no part, or agree on other terms"
-            )
 
 
 def check_parties(terms: GuardedTerms, survivors: Sequence[ClientId]) -> None:
@@ -181,22 +172,18 @@ def run_budget(terms: GuardedTerms, book: LedgerEntries | None = None) -> Ledger
     return Ledger.in_memory(limits, book)
 
 
-def _counts_rows(name: str) -> bool:
+def counts_rows(name: str) -> bool:
     """Tell whether a tensor of this name holds numbers of a party's rows."""
     return name.rpartition(".")[2] in _COUNTS
 
 
 def _default_block(terms: GuardedTerms) -> int:
     """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
-    if terms.base or not _masks(terms.defense) or _masking(terms.defense).identities is None:
+    masking = _masking(terms.defense)
+    if terms.base or masking is None or masking.identities is None:
         return 1
     return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
 
 
-def _masks(defense: Defense) -> bool:
-    return isinstance(defense.aggregation, SecureAggregation)
-
-
-def _masking(defense: Defense) -> SecureAggregation:
-    assert isinstance(defense.aggregation, SecureAggregation)
-    return defense.aggregation
+def _masking(defense: Defense) -> SecureAggregation | None:
+    return defense.aggregation if isinstance(defense.aggregation, SecureAggregation) else None

@@ -6,12 +6,16 @@ holder to decrypt the sum. Like a client, the key holder answers the server's re
 
 from __future__ import annotations
 
+from typing import Final
+
 from securefed._messages import SERVER, Message
+from securefed._persistence.frozen import complete, frozen, thawed
 from securefed._persistence.packing import from_bytes
-from securefed._tensors import decode, encode
-from securefed.errors import BindingError, ConfigError, StorageError
+from securefed.errors import BindingError, ConfigError
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._terms import SumTerms
+
+_PARTY: Final = "a key holder"
 
 
 class SumHelper:
@@ -27,16 +31,13 @@ class SumHelper:
     """
 
     def __init__(self, terms: SumTerms, frozen: bytes | None = None) -> None:
-        self.terms, self.run = terms, ""
+        self.terms, self.run, self._owner = terms, "", {"terms": terms.digest.hex()}
         state = None
         if frozen is not None:
-            try:
-                tensors, values = decode(frozen)
+            advice = "give the terms that it was written with"
+            values, tensors = thawed(frozen, _PARTY, self._owner, advice, older=(None,))
+            with complete(_PARTY):
                 state, self.run = tensors["helper"].tobytes(), str(values["run"])
-                if values.get("terms", terms.digest.hex()) != terms.digest.hex():  # release 0.1 did not write it
-                    raise StorageError("this state belongs to other terms; give the terms that it was written with")
-            except (KeyError, ValueError) as error:
-                raise StorageError(f"these bytes are no state of a key holder: {error!r}") from error
         helper = terms.defense.aggregation.helper(terms.cohort, state)
         if helper is None:
             raise ConfigError(f"{terms.defense.name} has no key holder; only Paillier and CKKS need a SumHelper")
@@ -67,6 +68,4 @@ class SumHelper:
 
     def freeze(self) -> bytes:
         """Return the whole state, private key included. Keep it where only the key holder can read it."""
-        return encode(
-            {"helper": from_bytes(self._helper.freeze())}, {"run": self.run, "terms": self.terms.digest.hex()}
-        )
+        return frozen(_PARTY, self._owner, {"run": self.run}, {"helper": from_bytes(self._helper.freeze())})

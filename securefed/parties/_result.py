@@ -34,8 +34,9 @@ from securefed._tensors import Array, Tensors, decode, encode, real_array
 from securefed.defenses._base import Plan
 from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import check_key, check_signed
-from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
-from securefed.parties._update import is_local, like, without_wrapper
+from securefed.parties._terms import SumTerms
+from securefed.parties._terms_parts import METRIC, UPDATE, WEIGHT, is_local
+from securefed.parties._update import like, without_wrapper
 
 T = TypeVar("T")
 
@@ -252,30 +253,19 @@ class CompletedSum:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields but the tensors, as JSON values. Inverse: `from_json`."""
-        return {
-            "survivors": list(self.survivors),
-            "doublings": self.doublings,
-            "learned": [number.hex() for number in self.learned],
-            "round": self.round,
-            "given_up": self.given_up,
-            "void": list(self.void),
-            "refusals": {str(party): reason for party, reason in self.refusals.items()},
-        }
+        facts = {name: value for name, value in vars(self).items() if name not in ("released", "announced")}
+        return facts | {"learned": [number.hex() for number in self.learned]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], released: Tensors, announced: Tensors) -> Self:
         """Read what `to_json` returned, with the tensors."""
-        return cls(
-            released=released,
-            announced=announced,
-            survivors=tuple(values["survivors"]),
-            doublings=values["doublings"],
-            learned=tuple(float.fromhex(number) for number in values["learned"]),
-            round=values["round"],
-            given_up=values.get("given_up", 0),
-            void=tuple(values["void"]),
-            refusals={int(party): reason for party, reason in values["refusals"].items()},
-        )
+        read = {
+            "survivors": tuple(values["survivors"]),
+            "learned": tuple(float.fromhex(number) for number in values["learned"]),
+            "void": tuple(values["void"]),
+            "refusals": {int(party): reason for party, reason in values["refusals"].items()},
+        }
+        return cls(**{**values, **read, "released": released, "announced": announced})
 
 
 def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] | None) -> SumResult:
@@ -298,7 +288,10 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
     # The plan's errors are those of the decoded sum, the release multiplies it by these factors.
     units = {tensor.name: distortion.units.get(tensor.name, 1.0) / plan.sampling_rate for tensor in plan.tensors}
     errors = {tensor.name: tensor.error * scale * units[tensor.name] for tensor in plan.tensors}
-    weight = float(released[WEIGHT]) * scale if terms.weighted else _divisor(terms, len(survivors))
+    # An unweighted sum is divided by the number of survivors, or under a clip or noise by the planned cohort; under
+    # Poisson sampling too, as the release divided the sum by the sampling rate.
+    count = float(len(survivors) if terms.plan.privacy is None else terms.cohort)
+    weight = float(released[WEIGHT]) * scale if terms.weighted else count
     uncertain = errors[WEIGHT] if terms.weighted else 0.0  # u W of the module's docstring
     if not weight > uncertain:
         raise DataError(
@@ -337,6 +330,18 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
     )
 
 
+def imprecise(result: SumResult) -> list[str]:
+    """Describe the tensors and metrics of a result whose stated error is larger than itself; exact zeros are none."""
+    largest = {name: float(np.abs(total).max(initial=0)) for name, total in result.total.items()}
+    stated = {name: (size / result.weight, result.error[name]) for name, size in largest.items()}
+    errors = {tensor.name: tensor.error for tensor in result.plan.tensors}
+    stated |= {
+        f"metric {name}": (abs(value), errors.get(f"{METRIC}{name}", 0.0)) for name, value in result.metrics.items()
+    }
+    less = {name: pair for name, pair in stated.items() if 0 < pair[0] < pair[1]}
+    return [f"{name} (at most {size:.2g}, error {error:.2g})" for name, (size, error) in less.items()]
+
+
 def _within(path: Path, terms: SumTerms) -> bytes:
     """Read a file of a result, which is no longer than a message of these terms and its texts.
 
@@ -371,11 +376,3 @@ def _arrays(given: Mapping[str, Array], terms: SumTerms) -> dict[str, Array]:
         if out[tensor.name].shape != tensor.shape:
             raise ValueError(f"{tensor.name!r} has shape {out[tensor.name].shape}, and not {tensor.shape}")
     return out
-
-
-def _divisor(terms: SumTerms, survivors: int) -> float:
-    """Return what an unweighted sum is divided by: the survivors, or under a clip or noise the planned cohort.
-
-    The planned cohort under Poisson sampling too: the release divided the sum by the sampling rate.
-    """
-    return float(survivors if terms.plan.privacy is None else terms.cohort)

@@ -15,29 +15,28 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from securefed._messages import ROTATED, ClientId, PartyId, Transcript
+from securefed._persistence.frozen import complete, frozen, thawed
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.cohorts import uniform, unpredictable
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
-from securefed._runtime.sampling_checks import check_privacy, sampler_of, samples_clients
-from securefed._runtime.stage_requests import Requests
-from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun
-from securefed._runtime.sum_run_freezing import freeze_run, thaw_run
-from securefed._runtime.terms import new_run
-from securefed._tensors import Array, decode, encode
+from securefed._runtime.open_exchange import ExchangeResult, OpenExchange, Requests
+from securefed._runtime.privacy_checks import check_privacy, coins_of, sampler_of
+from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run
+from securefed._tensors import Array
 from securefed.defenses._differential_privacy import FixedSizeSampling
-from securefed.errors import ConfigError, DataError, MessageRefused, PrecisionWarning, SecureFedError, StorageError
+from securefed.errors import ConfigError, MessageRefused, PrecisionWarning, SecureFedError
 from securefed.parties._envelope import check_key, unwrap, wrap
 from securefed.parties._guards import check_parties
-from securefed.parties._precision import imprecise
-from securefed.parties._result import CompletedSum, SumResult, result_of
+from securefed.parties._node import broadcast_of
+from securefed.parties._result import CompletedSum, SumResult, imprecise, result_of
 from securefed.parties._terms import SumTerms, check_terms
-from securefed.parties._update import broadcast_of, read_update
+from securefed.parties._update import read_update
 
 _KIND: Final = "server's state of a sum"
+_PARTY: Final = "the server of a sum"
 _LOG = logging.getLogger("securefed.server")
 
 
@@ -81,16 +80,14 @@ class SumServer:
         self._keep = keep_transcript
         self._file = None if file is None else StateFile(file, _KIND, seal)
         self._sums = self._make(run)
-        self._pending: PendingSum | None = None
-        self._exchange: OpenExchange | None = None
         self._base: dict[str, Array] | None = None
         self._up = self._down = 0  # bytes that the log had counted when the open round began
         self._warned = False  # that a result's error exceeds its size, which is said once a run
         self._summed: CompletedSum | None = None
         self.result: SumResult | None = None
         """The result of the last round; `None` while a round is being made, and before the first."""
-        if self._file is not None and (frozen := self._file.read()) is not None:
-            self._restore(frozen)
+        if self._file is not None:
+            self._file.restore(self._restore)
 
     @property
     def run(self) -> str:
@@ -115,12 +112,12 @@ class SumServer:
     @property
     def void(self) -> tuple[str, ...]:
         """Why earlier attempts at the open round were void; empty between rounds."""
-        return () if self._pending is None else tuple(self._pending.void)
+        return () if self._sums.pending is None else tuple(self._sums.pending.void)
 
     @property
     def refusals(self) -> Mapping[PartyId, str]:
         """By party, why its message was refused in the open attempt so far, or why it refused the server's."""
-        return {} if self._exchange is None else dict(self._exchange.refusals)
+        return {} if self._sums.exchange is None else dict(self._sums.exchange.refusals)
 
     def open(
         self, base: Mapping[str, Any] | None = None, *, cohort: Sequence[ClientId] | None = None
@@ -138,7 +135,7 @@ class SumServer:
             DataError: the base lacks a tensor of the terms, or holds one of another shape.
             BudgetSpent: the privacy budget allows no further exchange; the state is saved, and nothing was sent.
         """
-        if self._exchange is not None:
+        if self._sums.exchange is not None:
             raise ConfigError("a round is open; receive its replies until `result` is there, or `abandon` it")
         if (base is None) == self.terms.base:
             raise ConfigError(
@@ -152,9 +149,9 @@ class SumServer:
         self._base = None if base is None else read_update(base, self.terms.shapes, "the base")
         self._summed = self.result = None
         self._up, self._down = sums.log.up, sums.log.down
-        self._pending = PendingSum(TRAIN, cohort)
+        sums.pending = PendingSum(TRAIN, cohort)
         try:
-            self._exchange = sums.attempt(self._pending, broadcast_of(self._base, sums.position))
+            sums.attempt()
         finally:
             self._save()
         return self.outgoing
@@ -165,15 +162,16 @@ class SumServer:
 
         Each is encoded when it is looked up, and not kept: a thousand clients' requests need not lie in memory at once.
         """
-        if self._exchange is None:
+        if self._sums.exchange is None:
             return {}
-        requests = self._exchange.outgoing
+        requests = self._sums.exchange.outgoing
         return Requests(requests, lambda party: wrap(self.terms.digest, requests[party], self._identity))
 
     @property
     def wants_updates(self) -> bool:
         """Whether the requests of this stage ask for the clients' contributions."""
-        return self._exchange is not None and self._exchange.stage == self.terms.defense.aggregation.upload
+        exchange = self._sums.exchange
+        return exchange is not None and exchange.stage == self.terms.defense.aggregation.upload
 
     def receive(self, replies: Mapping[PartyId, bytes], *, more: bool = False) -> SumResult | None:
         """Take replies; then end the stage, so that `outgoing` holds the next stage's requests or `result` is there.
@@ -201,7 +199,7 @@ class SumServer:
         Warns:
             PrecisionWarning: the stated error of a mean or metric is larger than that itself; once a run.
         """
-        exchange = self._exchange
+        exchange = self._sums.exchange
         if exchange is None:
             raise ConfigError("no round is open; call open(...) first")
         if not isinstance(replies, Mapping):
@@ -235,18 +233,16 @@ class SumServer:
         """Return the whole state, in the middle of a round too, secrets included. Inverse: `thaw`."""
         base = self._base or {}
         values = {
-            "terms": self.terms.digest.hex(),
             "run": self.run,
-            "base": json.dumps(None if self._base is None else sorted(base)),
-            "traffic": json.dumps([self._up, self._down]),
-            "warned": json.dumps(self._warned),
-            "result": json.dumps(None if self._summed is None else self._summed.to_json()),
+            "base": None if self._base is None else sorted(base),
+            "traffic": [self._up, self._down],
+            "warned": self._warned,
+            "result": None if self._summed is None else self._summed.to_json(),
         }
-        tensors: dict[str, Array] = {}
+        tensors = nest("base", base) | {"engine": from_bytes(self._sums.freeze())}
         if self._summed is not None:
             tensors |= nest("released", self._summed.released) | nest("announced", self._summed.announced)
-        tensors |= {"engine": from_bytes(freeze_run(self._sums, self._pending, self._exchange))}
-        return encode(tensors | {f"base/{name}": value for name, value in base.items()}, values)
+        return frozen(_PARTY, {"terms": self.terms.digest.hex()}, values, tensors)
 
     @classmethod
     def thaw(
@@ -278,7 +274,10 @@ class SumServer:
             "clients": terms.clients, "cohort": terms.cohort, ROTATED: rotated,
         }  # fmt: skip
         transcript = Transcript(run or new_run(), facts)
-        return SumRun(terms.core, transcript, max_void=terms.max_void, budget=budget, keep=self._keep)
+        return SumRun(
+            terms.core, transcript, max_void=terms.max_void, budget=budget, keep=self._keep,
+            broadcast=lambda round: broadcast_of(self._base, round),
+        )  # fmt: skip
 
     def _cohort(self, chosen: Sequence[ClientId] | None) -> tuple[ClientId, ...]:
         """Check the cohort that the caller chose; draw one where it chose none.
@@ -287,7 +286,7 @@ class SumServer:
         each client for itself. Where it may and does not, the draw is from seed 0, which is public.
         """
         terms, everyone = self.terms, range(self.terms.clients)
-        sampler, coins = sampler_of(terms.defense), samples_clients(terms.defense)
+        sampler, coins = sampler_of(terms.defense), coins_of(terms.defense)
         if chosen is None:
             if isinstance(sampler, FixedSizeSampling):
                 return unpredictable(everyone, terms.cohort)
@@ -296,25 +295,24 @@ class SumServer:
         if len(cohort) != len(chosen) or not 0 < len(cohort) <= terms.cohort or not set(cohort) <= set(everyone):
             allowed = f"1 to {terms.cohort} different clients, numbered 0 to {terms.clients - 1}"
             raise ConfigError(f"a cohort holds {allowed}; got {list(chosen)}")
-        if sampler != "full" or coins:
+        if sampler != "full" or coins is not None:
             raise ConfigError(f"{terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
         return tuple(int(client) for client in cohort)
 
     def _close_stage(self, exchange: OpenExchange) -> SumResult | None:
         """End the stage: go to the next one, to another attempt where this one is void, or to the result."""
-        pending, sums = self._pending, self._sums
+        sums, pending = self._sums, self._sums.pending
         assert pending is not None
         try:
             summed = exchange.close_stage()
             if summed is not None:
                 check_parties(self.terms, summed.record.survivors)
         except VOIDING as error:
-            self._exchange = None
             try:
-                sums.failed(pending, exchange, error)
-                self._exchange = sums.attempt(pending, broadcast_of(self._base, sums.position))
+                sums.failed(error)
+                sums.attempt()
             finally:
-                if self._exchange is None:
+                if sums.exchange is None:
                     self._give_up()
                 self._save()
             return None
@@ -322,7 +320,7 @@ class SumServer:
             self.abandon()
             raise
         if summed is not None:
-            sums.completed(exchange, summed)
+            sums.completed(summed)
             try:
                 self._complete(exchange, summed, tuple(pending.void))
             except SecureFedError:
@@ -348,7 +346,7 @@ class SumServer:
         """
         if (self._sums.position, TRAIN) in self._sums.tried:
             self._sums.given_up += 1
-        self._exchange = self._pending = None
+        self._sums.exchange = self._sums.pending = None
 
     def _complete(self, exchange: OpenExchange, summed: ExchangeResult, void: tuple[str, ...]) -> None:
         """End the round with a result."""
@@ -365,36 +363,33 @@ class SumServer:
         )  # fmt: skip
         sums.history.append(entry)
         self._summed, self.result = kept, result
-        self._exchange = self._pending = None
+        sums.exchange = sums.pending = None
 
     def _save(self) -> None:
         if self._file is not None:
             self._file.write(self.freeze())
 
-    def _restore(self, frozen: bytes) -> None:
-        try:
-            tensors, values = decode(frozen)
-            if values["terms"] != self.terms.digest.hex():
-                raise StorageError("this state belongs to other terms; give the terms that it was written with")
+    def _restore(self, data: bytes) -> None:
+        owner = {"terms": self.terms.digest.hex()}
+        values, tensors = thawed(data, _PARTY, owner, "give the terms that it was written with", older=(None,))
+        with complete(_PARTY):
+            if isinstance(values["traffic"], str):  # release 0.1 wrote these as texts
+                names = "base", "traffic", "warned", "result"
+                values |= {name: json.loads(values.get(name, "false")) for name in names}
             self._sums = self._make(values["run"])
-            names = json.loads(values["base"])
-            self._base = None if names is None else {name: tensors[f"base/{name}"] for name in names}
-            self._up, self._down = json.loads(values["traffic"])
-            self._warned = json.loads(values.get("warned", "false"))
-            if (kept := json.loads(values["result"])) is not None:
-                released, announced = unnest("released", tensors), unnest("announced", tensors)
-                self._summed = CompletedSum.from_json(kept, released, announced)
+            base, summed = unnest("base", tensors), values["result"]
+            self._base = None if values["base"] is None else {name: base[name] for name in values["base"]}
+            self._up, self._down = values["traffic"]
+            self._warned = values["warned"]
+            if summed is not None:
+                self._summed = CompletedSum.from_json(summed, unnest("released", tensors), unnest("announced", tensors))
                 self.result = result_of(self.terms, self._summed, self._base)
-            engine = tensors["engine"].tobytes()
-        except (KeyError, TypeError, ValueError, DataError) as error:
-            raise StorageError(f"these bytes are no state of a server: {error!r}") from error
-        self._pending, self._exchange = thaw_run(
-            self._sums, engine, lambda header: broadcast_of(self._base, header.round)
-        )
+            self._sums.thaw(tensors["engine"].tobytes())
         # If all replies were saved, open the sum now. If some are missing, wait: the survivors are settled, so that
         # later replies open the same sum.
-        if self._exchange is not None and self._exchange.opens and self._exchange.complete_stage:
+        exchange = self._sums.exchange
+        if exchange is not None and exchange.opens and exchange.complete_stage:
             try:
-                self._close_stage(self._exchange)
+                self._close_stage(exchange)
             except SecureFedError as error:
                 _LOG.warning("the round that was open is given up: %s", error)

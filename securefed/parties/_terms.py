@@ -24,8 +24,8 @@ from typing import Any, Final, Self
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import PartyId
 from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
+from securefed._runtime.privacy_checks import check_sampling
 from securefed._runtime.privacy_cost import epsilon_after
-from securefed._runtime.sampling_checks import check_sampling
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._tensors import Layout, Ring, TensorSpec, real_array
 from securefed.defenses._base import Defense, Plan
@@ -34,31 +34,36 @@ from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError
-from securefed.parties._answer_time import LONGEST as LONGEST_WAIT
-from securefed.parties._answer_time import declared
-from securefed.parties._defense_json import (
+from securefed.parties._envelope import LONGEST
+from securefed.parties._guards import check_minima, notes, rule_of
+from securefed.parties._node import broadcast_of
+from securefed.parties._precision import BATCH_NORM, check_declared, noted
+from securefed.parties._terms_parts import (
+    METRIC,
+    UPDATE,
+    WEIGHT,
+    SummedTensor,
+    as_plain,
     changes_updates,
+    check_type,
     clips,
     defense_from_json,
     defense_to_json,
+    is_local,
     power_of_two,
     with_plain_numbers,
     with_tuples,
 )
-from securefed.parties._defense_json import pipelined as pipelined_by
-from securefed.parties._envelope import LONGEST
-from securefed.parties._guards import check_minima, notes, rule_of
-from securefed.parties._plan_notes import BATCH_NORM, check_declared, noted
-from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
-from securefed.parties._update import broadcast_of, is_local
+from securefed.parties._terms_parts import pipelined as pipelined_by
 
-UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
 _FORMAT: Final = 1
 _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the rounding
 error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large. Coarser sums
 (`check_declared`) need declared bounds."""
 _LATER: Final = {"least_rows", "least_parties", "answer_after", "about"}  # not written where unset: digests stay
+_LONGEST_WAIT: Final = 3600.0
+"""Most seconds of `answer_after`: a server proposes terms to sites (`secure_mod`), whose processes wait so long."""
 _MOST_CLIENTS: Final = 2**20
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
@@ -131,10 +136,9 @@ class SumTerms:
 
     def _check_fields(self) -> None:
         """Raise `ConfigError` for a field of another type or outside its domain, as a file edited by hand may hold."""
-        for name in ("weighted", "base", "differences"):
-            check_type(name, getattr(self, name), bool)
-        for name in ("tensors", "metrics", "local"):
-            check_type(name, getattr(self, name), tuple)
+        for kind, names in ((bool, ("weighted", "base", "differences")), (tuple, ("tensors", "metrics", "local"))):
+            for name in names:
+                check_type(name, getattr(self, name), kind)
         check_integer("clients", self.clients, 1, _MOST_CLIENTS)
         check_integer("cohort", self.cohort, 1, self.clients, note="(the number of clients)")
         check_integer("max_void", self.max_void, 1)
@@ -144,7 +148,7 @@ class SumTerms:
         if self.epsilon is not None:
             check_positive("epsilon", self.epsilon)
         if self.answer_after is not None:
-            check_number("answer_after", self.answer_after, positive=True, most=LONGEST_WAIT)
+            check_number("answer_after", self.answer_after, positive=True, most=_LONGEST_WAIT)
         if self.about is not None:
             check_type("about", self.about, str)
         for pattern in self.local:
@@ -254,8 +258,7 @@ class SumTerms:
             tensors, clients, clients if cohort is None else cohort, chosen,
             tuple((name, float(bound)) for name, bound in sorted(sums.items())),
             1.0 if largest_weight is None else power_of_two(largest_weight), largest_weight is not None, base,
-            (clips(chosen) and base) if differences is None else differences,
-            tuple(local), rounds, epsilon, max_void,
+            (clips(chosen) and base) if differences is None else differences, tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
         undeclared = [] if isinstance(metrics, Mapping) else [f"{METRIC}{name}" for name in sums]
         if bounds is None or isinstance(bounds, Mapping):
@@ -269,8 +272,6 @@ class SumTerms:
         specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring, t.sensitivity) for t in self.tensors]
         specs += [TensorSpec(f"{METRIC}{name}", (), bound, 64) for name, bound in self.metrics]
         specs += [TensorSpec(WEIGHT, (), 1.0, 64)] if self.weighted else []
-        if not specs:
-            raise ConfigError("these terms name no tensor; a contribution holds at least one")
         check_sampling(self.defense, self.cohort, self.clients)
         told = broadcast_of(None, 0)  # of any round: its digest has the same shape and type
         layouts, dtypes = {TRAIN: Layout(tuple(specs))}, {name: value.dtype for name, value in told.items()}
@@ -282,8 +283,7 @@ class SumTerms:
     def plan(self) -> Plan:
         """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
         plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
-        waits = () if self.answer_after is None else (declared(self.answer_after),)
-        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self), *waits)
+        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self))
 
     @cached_property
     def digest(self) -> bytes:
@@ -301,7 +301,7 @@ class SumTerms:
         """Bytes of the longest message; parties refuse longer ones unread, and a transport need not carry them."""
         return LONGEST + max(self.core.limits.request, self.core.limits.reply)
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the summed tensors, by name."""
         return {tensor.name: tensor.shape for tensor in self.tensors}

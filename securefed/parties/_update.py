@@ -1,27 +1,28 @@
-"""Read an update (arrays or tensors by name) into NumPy arrays, and write a mean back in the update's own types.
+"""Read an update (arrays or tensors by name), turn it into a contribution, and write a mean back in the update's types.
 
 `SumClient` reads each update and `SumServer` the model it starts from; the result of a sum is written back by `like`.
 The terms of a sum (`SumTerms`) state the names and shapes of its tensors, and patterns of names that stay local.
-
 Libraries that wrap a model put a prefix before all names of its state_dict (`module.`); either side may be the wrapped
-one. The messages of a round name the model that updates are computed from by its digest: what clients upload is bound
-to it, so that clients which were given different models are not summed. The model itself travels as the caller likes.
+one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
+import math
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from securefed._runtime.exchange_context import tensors_digest
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import Training
 from securefed._tensors import Array, is_torch, real_array
-from securefed.errors import DataError
+from securefed.errors import ConfigError, DataError
+from securefed.parties._guards import COUNT, counts_rows
+from securefed.parties._terms import SumTerms
+from securefed.parties._terms_parts import METRIC, UPDATE, WEIGHT, is_local
 
 T = TypeVar("T")
 _WRAPPERS: Final = {"_module.": "opacus", "module.": "DistributedDataParallel", "_orig_mod.": "torch.compile"}
@@ -80,11 +81,6 @@ def _say(theirs: str, ours: str) -> None:
     )  # fmt: skip
 
 
-def is_local(name: str, patterns: Sequence[str]) -> bool:
-    """Tell whether a tensor stays with its client: its name matches a shell pattern such as `*running_mean`."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], what: str) -> dict[str, Array]:
     """Return the summed tensors of an update as NumPy arrays in this machine's byte order, in the order of the terms.
 
@@ -118,11 +114,6 @@ def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         wide = value.dtype.kind == "f" and value.dtype.itemsize > 8  # no message holds more than float64
         out[name] = value.astype(np.float64 if wide else value.dtype.newbyteorder("="), copy=False)
     return out
-
-
-def model_digest(model: Mapping[str, Array]) -> bytes:
-    """Compute SHA-256 of names, types, shapes and entries of a model, 32 bytes."""
-    return tensors_digest(model)
 
 
 def like(value: Array, example: T) -> T:
@@ -176,24 +167,145 @@ def _too_large(value: Array, name: str) -> DataError:
     return DataError(f"the sum or mean holds {float(np.abs(value).max()):.6g}, which {name} does not; use float64")
 
 
-BASE: Final = "base"
+Trained = Training | int | Callable[[], Training | int]
+"""A training by DP-SGD that a ledger counts, its number there, or a function that returns either once it has ended."""
+_LOG = logging.getLogger("securefed.client")
 
 
-def no_model(round: int) -> bytes:
-    """Return what stands for the model's digest in a round that no model is bound to, 32 bytes.
+def structure(update: Mapping[str, Any], terms: SumTerms) -> dict[str, Array]:
+    """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
+    arrays = read_update(update, terms.shapes, "the update")
+    update = without_wrapper(update, arrays)
+    for tensor in terms.tensors:
+        if tensor.integer and arrays[tensor.name].dtype.kind == "f":
+            _LOG.warning(
+                "%r is of type %s, and the terms say integers, whose mean is rounded; where it must not be, make "
+                "the terms from an example of this type, such as 0.0 for 0", tensor.name, arrays[tensor.name].dtype,
+            )  # fmt: skip
+    for name in update:
+        if name not in arrays and not is_local(name, terms.local):
+            raise DataError(f"the update holds {name!r}, which the terms neither sum nor keep local")
+    return arrays
 
-    It depends on the round only, and binds an upload to it. Two statistics of round 0 have the same one, so that a
-    client cannot recognise a contribution by it. Without a model all
-    contributions of the same rows count as equal (`SumRule.sources`, rule B in `sum_memory`).
+
+def contribution(
+    terms: SumTerms,
+    given: Mapping[str, Array],
+    weight: float,
+    metrics: Mapping[str, float],
+    base: Mapping[str, Array] | None,
+) -> dict[str, Array]:
+    """Return what a client contributes for an update x of weight w.
+
+    It holds (w / W) x, or (w / W) (x - base) where differences are summed, beside the weight w / W and the metrics. W
+    is the largest weight that the terms allow. Without weights, w / W counts as 1.
+
+    Args:
+        terms: the terms of the sum.
+        given: the update by name, as `structure` returns it.
+        weight: its weight w.
+        metrics: the client's metrics, by name.
+        base: the model that the update was computed from; `None` without one.
+
+    Raises:
+        DataError: a weight below 0 or not finite.
     """
-    return hashlib.sha256(f"securefed no model\0{round}".encode()).digest()
+    if not 0 <= weight < math.inf:
+        raise DataError(f"weight must be finite and at least 0; got {weight!r}")
+    relative = weight / terms.largest_weight if terms.weighted else 1.0
+    out: dict[str, Array] = {}
+    for name, value in given.items():
+        begin = base[name] if terms.differences and base is not None else None
+        entries = value if begin is None else np.subtract(value, begin, dtype=np.float64)
+        out[f"{UPDATE}{name}"] = np.multiply(entries, relative, dtype=np.float64)
+    out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in terms.metrics}
+    if terms.weighted:
+        out[WEIGHT] = np.asarray(relative)
+    return out
 
 
-def base_array(digest: bytes) -> Array:
-    """Return the digest of a model as the tensor that requests hold, uint8 (32,)."""
-    return np.frombuffer(digest, np.uint8).copy()
+def check_rows(terms: SumTerms, update: Mapping[str, Any]) -> None:
+    """Raise `DataError`, for which the party sits out, where it has fewer rows than the terms ask for."""
+    if terms.least_rows is None:
+        return
+    for name in filter(counts_rows, terms.shapes):
+        counts = np.ravel(np.asarray(update[name], np.float64))
+        fewest = float(counts.min(initial=np.inf))
+        if not fewest >= terms.least_rows:
+            column = f", column {counts.argmin()}" if len(counts) > 1 else ""
+            where = "" if name == COUNT else f" in {name!r}{column}"
+            raise DataError(
+                f"{fewest:g} rows{where}, and these terms ask for {terms.least_rows} or more of each party: what so "
+                "few rows add to a sum says much of each; take no part, or agree on other terms"
+            )
 
 
-def broadcast_of(base: Mapping[str, Array] | None, round: int) -> dict[str, Array]:
-    """Return what the requests of a round tell its clients: the digest of its model, or what stands for it."""
-    return {BASE: base_array(no_model(round) if base is None else model_digest(base))}
+def build_nothing(terms: SumTerms, base: Mapping[str, Array] | None) -> None:
+    """Take the time of building a contribution, where the update failed and the server must not learn that."""
+    zeros = {tensor.name: np.broadcast_to(0 if tensor.integer else 0.0, tensor.shape) for tensor in terms.tensors}
+    contribution(terms, structure(zeros, terms), 0.0, {name: 0.0 for name, _ in terms.metrics}, base)
+
+
+def number(value: Any, what: str) -> float:
+    """Return a number as a float; raise `DataError` for another type, as for a tensor of other names."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for a tensor of several entries
+        raise DataError(f"{what} must be a number; got {value!r}") from error
+
+
+def given_weight(terms: SumTerms, weight: float | Callable[[], float] | None) -> float | Callable[[], float]:
+    """Read the weight that the caller gives, 1 by default, or keep a function that returns it.
+
+    Where the terms sum no weights, any that is given is refused, 1 too: a client that refused a weight of 2 and
+    answered with a weight of 1 would show the server which of them it has.
+
+    Raises:
+        ConfigError: a weight is given, and the terms sum none.
+        DataError: it is no number.
+    """
+    if weight is None:
+        return 1.0
+    if not terms.weighted:
+        remedy = (
+            "under noise or a clip every client weighs the same: leave weight out"
+            if terms.plan.privacy is not None
+            else "make them with SumTerms.like(..., largest_weight=...), the largest weight of a client, or leave "
+            "weight out"
+        )
+        raise ConfigError(f"a weight is given, and these terms ({terms.defense.name}) sum none; {remedy}")
+    return weight if callable(weight) else number(weight, "weight")
+
+
+def given_metrics(terms: SumTerms, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Read the metrics; raise `ConfigError` unless they are those of the terms, `DataError` unless they are numbers."""
+    wanted = {name for name, _ in terms.metrics}
+    if set(metrics) != wanted:
+        raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
+    return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
+
+
+def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Trained | None, *, ended: bool = False) -> None:
+    """Check that the client's ledger counts the training of an update, within its limits, and that it is sent alone.
+
+    Args:
+        terms: the terms of the sum.
+        ledger: the client's.
+        trained: the training; `None` for an update of another kind.
+        ended: whether the update was computed, so that a function that returns the training can be called.
+
+    Raises:
+        ConfigError: the ledger does not count it, or something else of the rows is summed beside the model.
+        BudgetSpent: the ledger is beyond a limit.
+    """
+    if trained is None:
+        return
+    if ledger is None:
+        raise ConfigError("trained= needs the ledger that counts the training: SumClient(..., ledger=ledger)")
+    if terms.metrics:
+        raise ConfigError(
+            f"the metrics {[name for name, _ in terms.metrics]} are sent without noise, beside an update that DP-SGD "
+            "made private; make terms without metrics, or leave trained out"
+        )
+    if not callable(trained) or ended:
+        ledger.check_training(trained() if callable(trained) else trained)

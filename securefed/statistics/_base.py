@@ -28,7 +28,7 @@ from securefed._tensors import Array, real_array
 from securefed.datasets._tables.frames import one_column
 from securefed.errors import ConfigError, DataError
 from securefed.parties._result import SumResult
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._columns import Wanted, has_names, power_of_two, read_columns
 from securefed.statistics._estimate import Estimate, Labels, Sums
 from securefed.statistics._one_sum import OneSum, Rows

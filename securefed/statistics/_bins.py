@@ -14,7 +14,7 @@ import numpy as np
 from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
 from securefed.errors import ConfigError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._base import Statistic, check_table
 from securefed.statistics._columns import checked_names
 from securefed.statistics._moments import counted

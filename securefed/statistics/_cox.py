@@ -26,7 +26,7 @@ import numpy as np
 from securefed._hyperparameters import check_choice, check_integer
 from securefed._tensors import Array
 from securefed.errors import CollinearityError, ConfigError, DataError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._base import check_table
 from securefed.statistics._columns import Wanted
 from securefed.statistics._design import Design, check_dependence

@@ -15,7 +15,7 @@ import numpy as np
 from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._base import Statistic
 from securefed.statistics._bins import LEAST_CELL
 from securefed.statistics._columns import Level, Wanted, checked_levels

@@ -14,7 +14,7 @@ from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
 from securefed.defenses._chain import Link
 from securefed.errors import ConfigError, ConvergenceError, DataError, SeparationError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._design import Design
 from securefed.statistics._estimate import Estimate, Sums
 from securefed.statistics._fitted import Fitted

@@ -28,7 +28,7 @@ import numpy as np
 from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
 from securefed.errors import DataError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._base import Statistic, check_table
 from securefed.statistics._bounded import Bounded
 from securefed.statistics._columns import checked_bounds, power_of_two

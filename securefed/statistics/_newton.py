@@ -30,7 +30,7 @@ import numpy as np
 from securefed._hyperparameters import check_choice, check_positive
 from securefed._tensors import Array
 from securefed.errors import CollinearityError, ConfigError, ConvergenceError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._design import Design, check_dependence, triangle
 from securefed.statistics._estimate import Estimate, Sums
 from securefed.statistics._fitted import Fitted

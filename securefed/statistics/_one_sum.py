@@ -16,8 +16,8 @@ from securefed.parties._guards import adds_noise
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
-from securefed.parties._summed_tensor import SummedTensor
 from securefed.parties._terms import SumTerms
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._settings import settings_text
 
 Rows = Any

@@ -33,7 +33,7 @@ from securefed._hyperparameters import check_choice
 from securefed._tensors import Array
 from securefed.defenses._chain import Link
 from securefed.errors import DataError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._design import Design, check_dependence, triangle
 from securefed.statistics._estimate import Estimate, Sums
 from securefed.statistics._fitted import Fitted

@@ -22,7 +22,7 @@ import numpy as np
 from securefed._hyperparameters import check_integer, checked_integers
 from securefed._tensors import Array
 from securefed.errors import ConfigError
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._base import Statistic, check_table
 from securefed.statistics._bins import LEAST_CELL, Binned
 from securefed.statistics._columns import Level, Wanted, checked_levels, checked_names

@@ -17,7 +17,7 @@ from typing import Any, Final
 from securefed._tensors import Array
 from securefed.errors import ConfigError
 from securefed.parties._result import SumResult
-from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms_parts import SummedTensor
 from securefed.statistics._base import Statistic, check_result
 from securefed.statistics._estimate import Estimates
 from securefed.statistics._one_sum import OneSum, Rows

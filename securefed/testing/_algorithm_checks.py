@@ -20,10 +20,10 @@ from securefed._persistence.packing import pack, restore
 from securefed._public import Public
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.federation import Federation
+from securefed._runtime.history import Result
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Result
 from securefed._tensors import Tensors, add
-from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed._transports import InProcessTransport, LossyTransport
 from securefed.algorithms._base import Algorithm, RoundOutcome
 from securefed.algorithms._capabilities import SupportsBatches, SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution, check_object, check_packable, contribution_layout

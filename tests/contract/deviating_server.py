@@ -20,13 +20,12 @@ from securefed._messages import REFUSAL
 from securefed._persistence.packing import nest
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientCommits
-from securefed._runtime.exchange import Coordinator, HelperNode
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
-from securefed._runtime.message_log import MessageLog
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
+from securefed._transports import Coordinator, HelperNode
 from securefed.defenses import Defense
 from securefed.errors import ConfigError, SecureFedError
 from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
@@ -224,9 +223,10 @@ class World:
 
     def __post_init__(self) -> None:
         terms = self.terms
+        own = {name: getattr(terms, name) for name in ("algorithm", "public", "seed") if hasattr(terms, name)}
         victim = self.node(
-            VICTIM, RUN, terms.schema, self.data, terms.defense, getattr(terms, "seed", 0),
-            reveal=getattr(terms, "reveals", False), exchanges=terms.exchanges,
+            VICTIM, RUN, terms.schema, self.data, terms.defense, reveal=getattr(terms, "reveals", False),
+            exchanges=terms.exchanges, **own,
         )  # fmt: skip
         nodes: dict[int, Any] = {VICTIM: victim} | {i: Partner(terms, i) for i in range(1, CLIENTS)}
         helper = terms.defense.aggregation.helper(CLIENTS, _key(terms.defense))
@@ -251,7 +251,7 @@ class World:
         """One exchange to its end; what it precomputed is used by the next one."""
         content = ExchangeContent(header, broadcast, counted, lambda client: body)
         prepared, self.prepared = self.prepared, None
-        exchange = open_exchange(
+        exchange = OpenExchange(
             self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, None, prepared
         )
         try:

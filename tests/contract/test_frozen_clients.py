@@ -22,10 +22,8 @@ from securefed import (
     Terms,
     chain,
 )
-from securefed._runtime.client_freezing import freeze, thaw
-from securefed._runtime.exchange import HelperNode
-from securefed._runtime.terms import new_run
-from securefed._transports.base import Endpoint
+from securefed._runtime.sum_run import new_run
+from securefed._transports import Endpoint, HelperNode
 from securefed.defenses import Defense, Identities, adaptive_clip, ckks, secure_aggregation, threshold_paillier
 from securefed.defenses._base import without_indicator
 from securefed.defenses._fixed_point import Quantise
@@ -60,9 +58,9 @@ class Forgetful:
     def handle(self, message: Message) -> Message:
         node = self.terms.node(self.client, self.run, self.rows)
         if self.frozen:
-            thaw(node, self.frozen)
+            node.thaw(self.frozen)
         reply = node.handle(message)
-        self.frozen = freeze(node)
+        self.frozen = node.freeze()
         self.sizes.append(len(self.frozen))
         return reply
 
@@ -170,7 +168,7 @@ def at_upload() -> tuple[Terms, str, Forgetful, list[Message]]:
 def test_what_was_frozen_answers_nothing_twice() -> None:
     terms, run, client, asked = at_upload()
     node = terms.node(1, run, data()[1])
-    thaw(node, client.frozen)
+    node.thaw(client.frozen)
     for message in asked:
         assert node.handle(message).stage == "refusal", message.stage
     fresh = terms.node(1, run, data()[1])  # positive control: who forgot everything answers the first of them
@@ -180,7 +178,7 @@ def test_what_was_frozen_answers_nothing_twice() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"client": 2}, "of client 1, not 2"),
+        ({"client": 2}, "of client 1, not of client 2"),
         ({"run": "0" * 32}, "of run"),
         ({"seed": 4}, "of terms"),
         ({"cut": 40}, "cannot be read"),
@@ -188,23 +186,23 @@ def test_what_was_frozen_answers_nothing_twice() -> None:
 )
 def test_the_state_of_somebody_else_is_refused(change: Mapping[str, Any], words: str) -> None:
     terms, run, client, _ = at_upload()
-    thaw(terms.node(1, run, data()[1]), client.frozen)  # positive control
+    terms.node(1, run, data()[1]).thaw(client.frozen)  # positive control
     terms = replace(terms, seed=change.get("seed", terms.seed))
     node = terms.node(change.get("client", 1), change.get("run", run), data()[1])
     before = node.state
     with pytest.raises(StorageError, match=words):
-        thaw(node, client.frozen[: -change["cut"]] if "cut" in change else client.frozen)
+        node.thaw(client.frozen[: -change["cut"]] if "cut" in change else client.frozen)
     assert node.state is before
 
 
 def test_a_resumed_run_takes_what_was_learned_and_nothing_of_the_exchange() -> None:
     terms, run, client, asked = at_upload()
     node = terms.node(1, new_run(), data()[1])
-    thaw(node, client.frozen, resumes=run)
+    node.thaw(client.frozen, resumes=run)
     with pytest.raises(StorageError, match="of run"):
-        thaw(node, client.frozen, resumes="0" * 32)
+        node.thaw(client.frozen, resumes="0" * 32)
     alive = terms.node(1, run, data()[1])
-    thaw(alive, client.frozen)
+    alive.thaw(client.frozen)
     assert node.state.session is None and node.state.protocol is None and node.state.last_round == -1
     assert node.state.tentative_round == alive.state.tentative_round
     np.testing.assert_array_equal(node.state.memory, alive.state.memory)

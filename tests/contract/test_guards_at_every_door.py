@@ -33,8 +33,7 @@ import pytest
 from securefed import DataUsage, Ledger, Limits, Seal
 from securefed._commands.party_answer import Contribution, answer
 from securefed._commands.party_exchange import Exchange
-from securefed._runtime.sum_guard import SumGuard
-from securefed._runtime.sum_memory import REFUSAL
+from securefed._runtime.sum_memory import REFUSAL, SumMemory
 from securefed.defenses import Identities, chain, clip, secure_aggregation, skellam
 from securefed.errors import ConfigError, PlanError, RolledBackError, RoundVoid
 from securefed.flower import SitePolicy
@@ -123,8 +122,8 @@ def test_a_guard_holds_at_every_door(door: type[Door], scenario: Callable[[Door]
 def test_the_battery_finds_a_door_without_the_guard(
     door: type[Door], scenario: Callable[[Door], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard = "accept" if scenario is absences else "release"
-    monkeypatch.setattr(SumGuard, guard, lambda *_, **__: None)
+    guard = "checked_absences" if scenario is absences else "admitted"
+    monkeypatch.setattr(SumMemory, guard, lambda memory, *_: memory)
     with pytest.raises(AssertionError):
         scenario(door(tmp_path))
 
@@ -149,7 +148,7 @@ def test_terms_that_bind_a_statistic_to_a_base_are_refused(bound: bool, tmp_path
 
 def test_without_the_guard_two_tables_show_the_fifth_party_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: with the guards, the second table is refused."""
-    monkeypatch.setattr(SumGuard, "release", lambda *_: None)
+    monkeypatch.setattr(SumMemory, "admitted", lambda memory, *_: memory)
     door = Statistics(tmp_path)
     tables = [door.result(cohort).total["cells"] for cohort in (ALL, FOUR)]
     np.testing.assert_allclose(tables[0] - tables[1], door.statistic.summand(CODES[4])["cells"], atol=1e-6)
@@ -215,7 +214,7 @@ def test_of_two_runs_in_parallel_one_is_opened(
 ) -> None:
     """Both have all uploads before either asks for consent. Without the guard (the control) both are opened."""
     if not guarded:
-        monkeypatch.setattr(SumGuard, "release", lambda *_: None)
+        monkeypatch.setattr(SumMemory, "admitted", lambda memory, *_: memory)
     made = door(tmp_path)
     opened, own = made.given(0.0)
     servers = [SumServer(made.terms), SumServer(made.terms)]

@@ -23,6 +23,7 @@ from securefed import (
 from securefed import _catalogue as catalogue
 from securefed._persistence import container
 from securefed._persistence.packing import pack
+from securefed._tensors import decode
 from securefed.defenses import secure_aggregation
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
@@ -147,7 +148,7 @@ def test_a_resumed_run_makes_new_keys_and_its_checkpoint_holds_none(tmp_path: Pa
         make("pca/ssi"), data(), DEFENSE, seed=3, options=RunOptions(checkpoint=path, checkpoint_every=1)
     )
     first.run(2)
-    _, tensors = container.load(path, "checkpoint")
+    tensors, _ = decode(container.load(path, "checkpoint")[1]["state"].tobytes())
     held = b"".join(value.tobytes() for value in tensors.values())
     for node in first.nodes.values():
         state = node.state.protocol

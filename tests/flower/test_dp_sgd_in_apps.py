@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from securefed import Ledger, Limits
-from securefed._runtime import late_log
+from securefed._runtime import absence
 from securefed.defenses import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, RoundVoid
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
@@ -137,10 +137,10 @@ def test_a_model_whose_steps_the_ledger_does_not_count_is_not_sent(
     limits = Limits(epsilon=renyi(NOISE, RATE, STEPS) * 1.01, unit="record")
     sites = [Site(tmp_path, i, limits) for i in range(CLIENTS)]
     mods = [private(site) for site in sites]
-    late_log.flush()
+    absence.flush()
     with pytest.raises(RoundVoid, match="sat out"):
         play(sites, mods, {1: train})
-    late_log.flush()
+    absence.flush()
     words = {
         beyond: "with this training the ledger would stand at", unrecorded: "not counted yet",
         made_up: "must be a training of this client's ledger",

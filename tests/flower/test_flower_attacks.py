@@ -16,9 +16,8 @@ from flwr.app import RecordDict
 from securefed import SERVER, Message, Seal, Terms, chain
 from securefed._persistence import container
 from securefed._runtime.client import COMMIT
-from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.terms import new_run
+from securefed._runtime.sum_run import new_run
 from securefed._tensors import decode, encode
 from securefed.defenses import Identities, secure_aggregation, threshold_paillier
 from securefed.defenses._fixed_point import Quantise
@@ -118,7 +117,8 @@ def test_a_thief_of_the_file_finds_no_secret_of_an_exchange(tmp_path: Path) -> N
     grid = grid_of(terms, folder=lambda _: tmp_path)
     serve(grid, terms, 2, **quick())
     _, tensors = container.load(files(tmp_path)[1], "client's state")
-    lies, header = decode(tensors["state"].tobytes())
+    lies, header = decode(decode(tensors["state"].tobytes())[0]["state"].tobytes())
+    assert any(name.startswith("committed/") for name in lies)  # positive control: what it learned
     assert not [name for name in lies if name.startswith("protocol/")] and "header" not in header
     held, _ = decode(from_record(grid.nodes[101].context.state.array_records["securefed.frozen"]))
     assert held["protocol/prepared:y"].size  # positive control: what waits for the next exchange lies with Flower
@@ -215,11 +215,11 @@ def test_a_frozen_state_of_numbers_out_of_range_is_refused_by_name() -> None:
     node = terms.node(1, run, DATA[1])
     header = ExchangeHeader((0, 1, 2, 3, 4), "train", 0).body()
     assert node.handle(Message(run, 0, "keys", SERVER, 1, header | {"protocol/x": np.zeros(1)})).stage == "refusal"
-    tensors, header = decode(freeze(node))
+    tensors, header = decode(node.freeze())
     for change in ({"doublings": 10**6}, {"learned": ["0x1p99999"]}, {"kind": "x"}, {"cohort": [3, 1]}, {"cohort": 1}):
         wrong = {"cohort": [0, 1], "kind": "train", "doublings": 0, "learned": []} | change
         with pytest.raises(StorageError):
-            thaw(terms.node(1, run, DATA[1]), encode(tensors, header | {"exchange": 0, "header": wrong}))
+            terms.node(1, run, DATA[1]).thaw(encode(tensors, header | {"exchange": 0, "header": wrong}))
 
 
 def test_a_supernode_that_says_it_is_another_client_ends_the_run_or_takes_its_place() -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from securefed import Result, Terms, chain
-from securefed._persistence import container
-from securefed._runtime.terms import new_run
+from securefed._runtime.sum_run import new_run
 from securefed.defenses import Identities, secure_aggregation
 from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
 from securefed.flower import serve
 from securefed.flower._enrolment import Invitation
+from securefed.flower._folder import ClientFolder
 from tests.contract.settings import CLIENTS
 from tests.flower.grid import LocalGrid
 from tests.flower.test_flower_attacks import asks, begin_anew, files, invite, masking
@@ -155,8 +155,9 @@ def test_what_was_let_out_is_remembered_where_a_forgetful_methods_run_goes_on(tm
 def test_a_runs_identifier_is_new_and_well_formed(tmp_path: Path) -> None:
     terms, grid, _ = checkpointed(tmp_path, 1)
     node, digest = grid.nodes[101], terms.digest
-    meta, _ = container.load(files(tmp_path / "clients")[1], "client's state")
-    old = meta["run"]
+    kept = ClientFolder(files(tmp_path / "clients")[1]).read()
+    assert kept is not None
+    old = kept[0].run
     for wrong in ("", "../../etc", old.upper(), old + "0"):
         assert "DataError" in invite(node, Invitation(wrong, digest))
     assert "DataError" in invite(node, Invitation(new_run(), digest, "x"))

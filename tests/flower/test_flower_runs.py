@@ -12,7 +12,7 @@ from flwr.app import Message as FlowerMessage
 
 from securefed import Dataset, Federation, Message, Public, RunOptions, Seal, Terms, chain
 from securefed._messages import KEY_HOLDER
-from securefed._runtime.terms import new_run
+from securefed._runtime.sum_run import new_run
 from securefed.defenses import Defense, Identities, secure_aggregation, threshold_paillier
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal

@@ -12,12 +12,14 @@ from flwr.serverapp.strategy import FedAvg
 
 from securefed import SERVER
 from securefed import Message as Inner
+from securefed._runtime.exchange_context import tensors_digest
 from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.flower import secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
 from securefed.parties import SumTerms
 from securefed.parties._envelope import unwrap, wrap
-from securefed.parties._update import base_array, model_digest, read_update
+from securefed.parties._node import base_array
+from securefed.parties._update import read_update
 from tests.flower import ordinary_app
 from tests.flower.grid import arrived
 from tests.flower.ordinary_app import CLIENTS, ROWS
@@ -96,7 +98,7 @@ def bind(message: Message) -> None:
     terms, digest = SumTerms.from_bytes(request.terms), content_digest(given, request.weighted_by, request.run_config)
     base = base_of(model_of(given, "train")[1], ["train_loss"], digest)
     asked = Inner.decode(unwrap(terms.digest, request.data, SERVER))
-    named = base_array(model_digest(read_update(base, terms.shapes, "the base")))
+    named = base_array(tensors_digest(read_update(base, terms.shapes, "the base")))
     asked = replace(asked, body={**asked.body, "broadcast/base": named})
     changed = replace(request, data=wrap(terms.digest, asked.encode()), digest=digest.hex()).content(given.content)
     for name, record in changed.items():

@@ -28,6 +28,7 @@ from flwr.common.serde import recorddict_to_proto
 from hypothesis import Phase
 
 from securefed import SERVER, Dataset, DataUsage, Ledger, Limits, Message, Seal
+from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.sum_facts import SumFacts
 from securefed.defenses import Identities, chain, clip, secure_aggregation, skellam
 from securefed.flower import SitePolicy, secure_mod
@@ -44,8 +45,8 @@ from securefed.flower._sum_messages import (
 )
 from securefed.parties import SumClient, SumTerms
 from securefed.parties._envelope import unwrap, wrap
-from securefed.parties._node import PartyNode
-from securefed.parties._update import BASE, base_array, model_digest, read_update
+from securefed.parties._node import BASE, PartyNode, base_array
+from securefed.parties._update import read_update
 from tests.contract import test_non_interference as battery
 from tests.contract.deviating_server import Told
 from tests.contract.deviations import CLIENTS, DATA, VICTIM
@@ -97,7 +98,7 @@ def bound_to(terms: SumTerms, content: RecordDict) -> np.ndarray:
     arrays = {name: np.asarray(value.numpy()) for name, value in content["arrays"].items()}
     metrics = [name.removeprefix(METRIC) for name in terms.shapes if name.startswith(METRIC)]
     base = base_of(arrays, metrics, content_digest(flower_message(content), WEIGHT, CONFIG))
-    return base_array(model_digest(read_update(base, terms.shapes, "the base")))
+    return base_array(tensors_digest(read_update(base, terms.shapes, "the base")))
 
 
 @cache

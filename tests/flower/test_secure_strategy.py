@@ -25,7 +25,7 @@ from securefed.defenses import Identities, chain, clip, gaussian, secure_aggrega
 from securefed.defenses._chain import as_defense
 from securefed.errors import BudgetSpent, ConfigError, StorageError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
-from securefed.parties._defense_json import changes_updates
+from securefed.parties._terms_parts import changes_updates
 from tests.combinations import each_value
 from tests.flower import ordinary_app
 from tests.flower.grid import FAILURES, LocalGrid, failing

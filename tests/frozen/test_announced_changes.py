@@ -11,8 +11,7 @@ import pytest
 
 from securefed._auditing.engine.audit_result import FORMAT as REPORT
 from securefed._messages import PROTOCOL_VERSION
-from securefed._persistence import container, sealing
-from securefed._runtime import checkpoint, client_freezing, sum_run_freezing
+from securefed._persistence import container, frozen, sealing
 from securefed.parties import _terms
 from tests.test_exports import PINNED
 
@@ -23,9 +22,7 @@ ROWS = [row.split("|")[1:-1] for row in TABLE.splitlines() if row.startswith("| 
 
 VERSIONS = {
     "container of transcripts, ledgers, checkpoints and states": container.VERSION,
-    "a checkpoint within its container": checkpoint.FORMAT,
-    "a client's state within its container": client_freezing.VERSION,
-    "a server's state within its container": sum_run_freezing.VERSION,
+    "a frozen state of any party, within its container": frozen.VERSION,
     "sealed files": sealing.VERSION,
     "`SumTerms`": _terms._FORMAT,
     "messages between parties, over any transport": PROTOCOL_VERSION,

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
+from securefed._runtime import absence
 from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError, LateAnswerWarning
 from securefed.flower import SecureStrategy, secure_mod
-from securefed.parties import SumClient, SumServer, SumTerms, _answer_time
+from securefed.parties import SumClient, SumServer, SumTerms
 from tests.flower import ordinary_app
 
 CLIENTS, AFTER = 4, 30.0
@@ -40,7 +41,7 @@ class HandClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     hand = HandClock()
-    monkeypatch.setattr(_answer_time, "time", hand)
+    monkeypatch.setattr(absence, "time", hand)
     return hand
 
 

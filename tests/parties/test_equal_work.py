@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed._runtime import late_log
+from securefed._runtime import absence
 from securefed.defenses import Identities, chain, clip, new_identity, public_identity, secure_aggregation
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation import masking_client, masks, verification
@@ -120,7 +120,7 @@ def test_arrays_of_a_refused_contribution_are_freed_before_the_upload_is_made(
         alive.append(sum(one() is not None for one in made))
         return uploading(encoded, plan)
 
-    monkeypatch.setattr("securefed.parties._contribution.np.multiply", multiplied)
+    monkeypatch.setattr("securefed.parties._update.np.multiply", multiplied)
     monkeypatch.setattr(Quantise, "_round", staticmethod(rounded))
     monkeypatch.setattr(masking_client, "upload_residues", uploaded)
     clients[0].receive(server.outgoing[0], UPDATES[name])
@@ -132,10 +132,10 @@ def test_what_a_client_logs_of_sitting_out_is_written_later_and_a_note_is_handed
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terms = SumTerms.like(GOOD, clients=CLIENTS, defense=secure_aggregation(), base=False, bounds=2.0, max_void=1)
-    late_log.flush()
+    absence.flush()
     caplog.clear()
     notes: list[Any] = []
-    monkeypatch.setattr(late_log._LATE, "add", notes.append)
+    monkeypatch.setattr(absence._LATE, "add", notes.append)
     for name in ("contributes", "not finite", "fails"):
         steps(terms, UPDATES[name], False)
     assert not [record for record in caplog.records if "no contribution" in record.message]
@@ -143,21 +143,21 @@ def test_what_a_client_logs_of_sitting_out_is_written_later_and_a_note_is_handed
 
 
 def test_late_lines_are_written_once_and_in_order(caplog: pytest.LogCaptureFixture) -> None:
-    late_log.flush()
+    absence.flush()
     with caplog.at_level(logging.WARNING, "securefed.client"):
         caplog.clear()
-        late_log.log_absence(0, None, None, 7)
+        absence.log_absence(0, None, None, 7)
         for number in range(5):
-            late_log.log_absence(number, None, ValueError(number), 7)
-        late_log.log_absence(9, ValueError("again"), ValueError("again"), 8)
-        late_log.flush()
-        late_log.flush()
+            absence.log_absence(number, None, ValueError(number), 7)
+        absence.log_absence(9, ValueError("again"), ValueError("again"), 8)
+        absence.flush()
+        absence.flush()
     expected = [f"client {number} has no contribution to exchange 7: ValueError({number})" for number in range(5)]
     assert [record.message for record in caplog.records] == expected
 
 
 def test_late_lines_come_without_being_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     written = threading.Event()
-    monkeypatch.setattr(late_log._LOG, "warning", lambda *_: written.set())
-    late_log.log_absence(0, None, ValueError(), 0)
+    monkeypatch.setattr(absence._LOG, "warning", lambda *_: written.set())
+    absence.log_absence(0, None, ValueError(), 0)
     assert written.wait(60)

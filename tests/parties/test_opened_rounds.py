@@ -48,5 +48,5 @@ def test_a_key_holder_s_state_belongs_to_its_terms() -> None:
     mine, other = (terms_of(InsecurePaillier(bits=512), rounds=rounds) for rounds in (7, 9))
     frozen = SumHelper(mine).freeze()
     SumHelper(mine, frozen)
-    with pytest.raises(StorageError, match="other terms; give the terms"):
+    with pytest.raises(StorageError, match=r"of terms .* give the terms"):
         SumHelper(other, frozen)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from securefed._runtime.exchange_context import tensors_digest
 from securefed.defenses import (
     secure_aggregation,
 )
@@ -15,7 +16,7 @@ from securefed.errors import (
     RoundVoid,
 )
 from securefed.parties import SumServer, SumTerms
-from securefed.parties._update import base_array, model_digest
+from securefed.parties._node import base_array
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,
@@ -101,11 +102,11 @@ def test_clients_that_were_bound_to_different_models_are_never_summed() -> None:
     mine[1]["base"] = lie
     server.open(BASE)
     while server.result is None:
-        requests, exchange = dict(server.outgoing), server._exchange
+        requests, exchange = dict(server.outgoing), server._sums.exchange
         assert exchange is not None
         if exchange.stage == "upload":
             honest = exchange.content
-            exchange.content = replace(honest, broadcast={"base": base_array(model_digest(lie))})
+            exchange.content = replace(honest, broadcast={"base": base_array(tensors_digest(lie))})
             requests[1] = server.outgoing[1]
             exchange.content = honest
         server.receive({i: members[i].receive(request, **mine[i]) for i, request in requests.items()})

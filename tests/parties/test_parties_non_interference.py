@@ -17,8 +17,7 @@ from securefed.defenses import Identities, chain, clip, paillier, secure_aggrega
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.parties import SumClient, SumTerms
 from securefed.parties._envelope import unwrap, wrap
-from securefed.parties._node import PartyNode
-from securefed.parties._update import broadcast_of
+from securefed.parties._node import PartyNode, broadcast_of
 from tests.contract import test_non_interference as battery
 from tests.contract.deviating_server import Told
 from tests.contract.deviations import CLIENTS, DATA

@@ -170,7 +170,7 @@ def test_a_server_that_is_killed_at_a_random_moment_gives_the_same_sum_or_a_name
                         break
                     result = server.receive({party: members[party].receive(request, **given()[party])}, more=True)
                 else:
-                    result = result or (server.receive({}) if server._exchange is not None else server.result)
+                    result = result or (server.receive({}) if server.outgoing else server.result)
         except RoundVoid:
             continue
         assert killed
@@ -206,7 +206,7 @@ def test_a_client_s_file_belongs_to_its_terms(other: dict[str, Any], tmp_path) -
     client = SumClient(terms_of(secure_aggregation(), **mine), 0, file=tmp_path / "state")
     client.receive(SumServer(client.terms).open(BASE)[0])
     SumClient(terms_of(secure_aggregation(), **mine), 0, file=tmp_path / "state")
-    with pytest.raises(StorageError, match="other terms; give the terms"):
+    with pytest.raises(StorageError, match=r"of terms .* give the terms"):
         SumClient(terms_of(secure_aggregation(), **mine | other), 0, file=tmp_path / "state")
 
 

@@ -61,7 +61,7 @@ def test_messages_of_other_versions_terms_and_runs_are_refused_by_name(monkeypat
     with pytest.raises(VersionRefused, match="speaks version 1"):
         client.receive(request)
     server.receive({0: request}, more=True)
-    assert "speaks version 1" in server._exchange.refusals[0]  # type: ignore[union-attr]
+    assert "speaks version 1" in server.refusals[0]
     monkeypatch.undo()
     client.receive(request)  # positive control, and the client now belongs to this run
     assert b"refusal" in client.receive(SumServer(terms).open(BASE)[0])

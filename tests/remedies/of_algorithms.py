@@ -298,7 +298,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: smaller_steps(message),
     ),
     "clients that are chosen by what they reveal": Followed(
-        "securefed/_runtime/client_selection.py",
+        "securefed/_runtime/cohorts.py",
         "which travels outside the defence",
         lambda _: Federation(Choosing(), DATA, secure_aggregation()),
         lambda message, _: Federation(
@@ -306,7 +306,7 @@ TABLE: dict[str, Followed] = {
         ),
     ),
     "a result that shows a secret draw": Followed(
-        "securefed/_runtime/cohort_secrecy.py",
+        "securefed/_runtime/privacy_checks.py",
         "a secret draw must not be accounted for",
         lambda _: Federation(FedAvg(), UNEVEN, SECRET, cohort=2),
         lambda message, _: equal_weights(message),
@@ -318,7 +318,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: evaluation_methods(message),
     ),
     "a budget without noise": Followed(
-        "securefed/_runtime/sampling_checks.py",
+        "securefed/_runtime/privacy_checks.py",
         "put noise into the chain",
         lambda _: with_budget(chain(), Budget(1.0, 1.0)),
         lambda message, _: noised(message),
@@ -336,7 +336,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: without_a_limit(message),
     ),
     "a sum without a defence": Followed(
-        "securefed/_wrap.py",
+        "securefed/parties/_simulation.py",
         "needs a defense, such as",
         lambda _: mean(),
         lambda message, _: [

@@ -199,7 +199,7 @@ TABLE: dict[str, Followed] = {
         ],
     ),
     "coarse sums without bounds": Followed(
-        "securefed/parties/_plan_notes.py",
+        "securefed/parties/_precision.py",
         "which is not declared (2^20 by default)",
         lambda _: like(defense=ckks()),
         lambda message, _: coarse(message),

@@ -32,8 +32,7 @@ from securefed._runtime.federation import Federation
 from securefed._runtime.open_exchange import ExchangeResult
 from securefed._runtime.run_options import RunOptions
 from securefed._tensors import Tensors
-from securefed._transports.base import Transport, arrivals
-from securefed._transports.in_process import InProcessTransport
+from securefed._transports import InProcessTransport, Transport, arrivals
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._active.chosen_broadcasts import (
@@ -173,10 +172,10 @@ class DeviatingServer(Federation):
             while not self._ended and not refused:
                 self._altering.altered.clear()
                 self._sent.append(self._chosen.to_some.get(self._victim, self._chosen.to_all))
-                self._history.append(self._round())
+                self.history.append(self._round())
                 if left := self._told_otherwise_and_dropped():
                     refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
-                elif not self._ended and len(self._history) >= _MOST_ROUNDS:
+                elif not self._ended and len(self.history) >= _MOST_ROUNDS:
                     refused = f"no estimate after {_MOST_ROUNDS} rounds"
             if self._estimate is None and not refused:
                 refused = "the attack ended without an estimate"

@@ -40,7 +40,7 @@ from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.smallest_client import smallest_client
 from securefed._messages import ClientId
 from securefed._runtime.federation import Federation
-from securefed._runtime.server import Result
+from securefed._runtime.history import Result
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
 from securefed.attacks.scores import leakage

@@ -31,7 +31,7 @@ from securefed._auditing.engine.statistics import Interval, verdict
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._extras import check_installed
 from securefed._runtime.federation import Federation
-from securefed._runtime.server import Result
+from securefed._runtime.history import Result
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._pca.ssi import SSI
 from securefed.algorithms._private.record_level import record_level

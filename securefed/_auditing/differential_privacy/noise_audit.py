@@ -33,7 +33,7 @@ from securefed._auditing.differential_privacy.noise_engine import (
 from securefed._auditing.differential_privacy.noise_tests import Noise
 from securefed._public import require
 from securefed._runtime.cohorts import unpredictable
-from securefed._runtime.sampling_checks import sampler_of
+from securefed._runtime.privacy_checks import sampler_of
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
 from securefed.defenses._base import ChainStage, Defense, Plan
 from securefed.defenses._differential_privacy import FixedSizeSampling

@@ -16,7 +16,7 @@ import numpy as np
 
 from securefed._auditing.differential_privacy.epsilon_bounds import Guesses, from_scores, one_run, one_run_f, tradeoff
 from securefed._auditing.differential_privacy.noise_tests import Noise, odd_noise, size_bound
-from securefed._runtime.sampling_checks import sampler_of
+from securefed._runtime.privacy_checks import sampler_of
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import ChainStage, Defense, Plan, Session
 from securefed.defenses._differential_privacy import CentralGaussian, DistributedNoise

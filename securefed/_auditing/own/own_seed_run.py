@@ -31,7 +31,7 @@ from securefed._auditing.own.generic_attacks import GenericAttacks
 from securefed._auditing.own.instance_checks import locate_failure
 from securefed._public import Public, require
 from securefed._runtime.federation import Federation
-from securefed._runtime.server import Result
+from securefed._runtime.history import Result
 from securefed._tensors import Array
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views

@@ -22,7 +22,7 @@ from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, is_cha
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.sum_views import one_client, sums_seen
-from securefed._runtime.server import Result
+from securefed._runtime.history import Result
 from securefed.attacks._base import View
 
 TARGET: Final = 0

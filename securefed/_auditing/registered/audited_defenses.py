@@ -20,7 +20,7 @@ from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._extras import check_installed
 from securefed._messages import RoundRecord, Transcript
 from securefed._runtime.federation import Federation
-from securefed._runtime.server import Result
+from securefed._runtime.history import Result
 from securefed._tensors import Layout
 from securefed.attacks import views
 from securefed.attacks._base import RoundView

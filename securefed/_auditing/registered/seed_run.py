@@ -62,9 +62,8 @@ from securefed._auditing.registered.audited_defenses import (
 )
 from securefed._auditing.registered.sum_views import changing_sums
 from securefed._runtime.federation import Federation
-from securefed._runtime.history import RoundHistory
+from securefed._runtime.history import Result, RoundHistory
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Result
 from securefed._tensors import Tensors
 from securefed.attacks import views
 from securefed.attacks._base import Target, View

@@ -10,11 +10,10 @@ import pytest
 
 from securefed import SERVER, Aggregate, Layout, Message, TensorSpec, Transcript, chain
 from securefed._persistence.packing import pack, unnest
-from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.message_log import MessageLog
-from securefed._runtime.open_exchange import ExchangeContent, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, MessageLog, OpenExchange
+from securefed._transports import Coordinator
 from securefed.defenses import Session, UploadContext, secure_aggregation
 from securefed.defenses._aggregation import SupportsStreaming
 from securefed.defenses._base import INDICATOR
@@ -140,7 +139,7 @@ def peak_bytes(kind, clients) -> int:
     try:
         counted = CountedExchanges.of(cohort, {}, None)
         content = ExchangeContent(ExchangeHeader(cohort, "train", 0), broadcast, counted, lambda _: {})
-        exchange = open_exchange(defense, {"train": layout}, clients, 0, content, log)
+        exchange = OpenExchange(defense, {"train": layout}, clients, 0, content, log)
         summed = Coordinator(transport, log).exchange(exchange)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

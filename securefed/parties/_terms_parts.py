@@ -1,26 +1,102 @@
-"""Write a defence as JSON values and read it back.
+"""The parts of the terms of a sum: its tensors and its defence, checked, and written to a file and read back.
 
-The terms of a sum (`SumTerms`: clients, tensors and defence) travel to all parties as a file. A defence is a chain of
-links: transforms, such as a clip, and last the aggregation protocol. Only the public part is written: of identities the
-public ones, of encryption the parameters. A chain with a link of a class that is not in `_CLASSES` (a user's own
-transform, a decryption key shared among several holders) is refused by name; such parties build their terms in code.
-The functions at the top tell the terms what a defence does to an update, and write numbers as the terms hold them.
+The terms (`SumTerms`: clients, tensors and defence) travel to all parties as a file, which may be edited by hand. A
+defence is a chain of links: transforms, such as a clip, and last the aggregation protocol. Only the public part is
+written: of identities the public ones, of encryption the parameters. A chain with a link of a class that is not in
+`_CLASSES` (a user's own transform, a decryption key shared among several holders) is refused by name; such parties
+build their terms in code.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_positive
+from securefed._tensors import Ring
 from securefed.defenses._base import Aggregation, ChainStage, Defense, Transform
+from securefed.defenses._fixed_point import check_ring
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.errors import ConfigError, DataError
+
+UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
+"""Names of the summed tensors in a contribution, before the names of the terms."""
+
+
+def is_local(name: str, patterns: Sequence[str]) -> bool:
+    """Tell whether a tensor stays with its client: its name matches a shell pattern such as `*running_mean`."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def check_type(what: str, value: object, kind: type) -> None:
+    """Raise `ConfigError` unless a field is exactly of this type.
+
+    Args:
+        what: name of the field, for the error.
+        value: its value.
+        kind: the type; a subclass is refused too, so that equal terms have equal bytes.
+    """
+    if type(value) is not kind:
+        raise ConfigError(f"{what} must be a {kind.__name__}; got {value!r}")
+
+
+def as_plain(record: Any, kind: type[int] | type[float], *names: str) -> None:
+    """Turn numbers into Python's own, so that equal terms are the same bytes and have the same digest.
+
+    Args:
+        record: a frozen dataclass in its `__post_init__`; it is changed.
+        kind: `int` or `float`.
+        names: the fields to convert; those that hold `None` stay.
+    """
+    for name in names:
+        if (value := getattr(record, name)) is not None:
+            object.__setattr__(record, name, kind(value))
+
+
+@dataclass(frozen=True)
+class SummedTensor:
+    """One tensor of an update.
+
+    Attributes:
+        name: its key in the update.
+        shape: its shape.
+        bound: largest absolute entry of one client's update (of its difference from the base, where these are summed).
+        integer: whether it holds integers, whose mean is rounded to nearest. Booleans are numbers, 0 and 1, whose mean
+            is a share.
+        ring: width in bits of the integers that it is summed in under an exact defence.
+        sensitivity: largest L2 distance by which one row of a client moves the tensor, where noise hides single rows
+            (`records()`); `None` where no such bound is known.
+
+    Raises:
+        ConfigError: a field of another type, or outside its domain.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float
+    integer: bool = False
+    ring: Ring = 64
+    sensitivity: float | None = None
+
+    def __post_init__(self) -> None:
+        check_type("a tensor's name", self.name, str)
+        where = f"of tensor {self.name!r}"
+        check_type(f"shape {where}", self.shape, tuple)
+        check_type(f"`integer` {where}", self.integer, bool)
+        for length in self.shape:
+            check_integer(f"a length in shape {where}", length, 0)
+        check_ring(self.ring, where)
+        check_positive(f"bound {where}", self.bound)
+        if self.sensitivity is not None:
+            check_positive(f"sensitivity {where}", self.sensitivity)
+        as_plain(self, float, "bound", "sensitivity")
 
 
 def power_of_two(least: float) -> float:

@@ -1,1 +1,0 @@
-"""Carry messages between server and clients: the transport protocol and transports in one process."""
