@@ -17,7 +17,7 @@ from securefed._runtime.counted_clients import CountedClients
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed.algorithms import SSI, FedPG
 from securefed.defenses import Defense, Identities, secure_aggregation
-from securefed.defenses._secure_aggregation import channel
+from securefed.defenses._secure_aggregation import masking_server
 from securefed.errors import RoundVoid
 
 RNG = np.random.default_rng(3)
@@ -51,13 +51,13 @@ class Deviating(InProcessTransport):
 
 def believing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server checks no upload's tag, so that only the masks are left to protect the clients."""
-    real = channel.verify
+    real = masking_server.verify
 
     def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
         if message.stage != "upload" or message.sender == SERVER:
             real(secret, message, context)
 
-    monkeypatch.setattr(channel, "verify", verify)
+    monkeypatch.setattr(masking_server, "verify", verify)
 
 
 @pytest.mark.parametrize("name", defenses())

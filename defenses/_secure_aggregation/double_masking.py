@@ -22,7 +22,6 @@ from securefed.defenses._aggregation import Aggregation, Outgoing, Release
 from securefed.defenses._fixed_point import is_ring
 from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import (
-    channel,
     masking_client,
     masking_server,
     pipeline,
@@ -38,6 +37,7 @@ from securefed.defenses._secure_aggregation.graph import (
 )
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient, PipelinedServer
+from securefed.defenses._secure_aggregation.primitives import verify_refusal
 from securefed.defenses._secure_aggregation.session import (
     ACTIVE_STAGES,
     CONFIRM,
@@ -109,7 +109,7 @@ class SecureAggregation(Aggregation):
         - Against other parties, with a server that follows the protocol and authentic keys at the stage `keys`: a
           message altered, replayed, re-ordered or swapped on its way, or a share that its holder or dealer falsified,
           ends in a specific error; the sum is exact for those in `survivors`. For this, all messages from the reply at
-          `keys` on carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end to end
+          `keys` on carry a MAC under keys agreed between client and server (`seal`), shares are encrypted end to end
           and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
         - What a federation sends beside the protocol's own fields (the broadcast, which clients the last sum counted)
           enters the masks as the exchange's context: clients that received different contexts are not summed.
@@ -373,7 +373,7 @@ class SecureAggregation(Aggregation):
     def server_refusal(self, state: MaskingServer, refusal: Message) -> None:
         """Check the tag of a client's refusal, where there is a channel; `MessageRefused` if it is not the client's."""
         if (secret := state.channels.get(refusal.sender)) is not None:
-            channel.verify_refusal(secret, refusal)
+            verify_refusal(secret, refusal)
 
 
 def secure_aggregation(

@@ -29,10 +29,12 @@ from typing import Final
 from securefed.defenses._fixed_point import wire_dtype, wire_size
 from securefed.defenses._plan import MaskingPlan, Plan
 from securefed.defenses._secure_aggregation import verification
-from securefed.defenses._secure_aggregation.channel import TAG_BYTES
 from securefed.defenses._secure_aggregation.graph import SparseGraphDesign, shares_of
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
+from securefed.defenses._secure_aggregation.primitives import (
+    KEY_BYTES,
+    TAG_BYTES,
+)
 from securefed.defenses._secure_aggregation.session import CONFIRM, ENCRYPTED_SHARES_BYTES, masking_of
 from securefed.errors import PlanError
 
