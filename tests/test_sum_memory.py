@@ -14,7 +14,7 @@ from securefed import DataUsage, Ledger, Limits
 from securefed._runtime import sum_memory
 from securefed._runtime.sum_memory import FULL, REFUSAL, SumMemory, SumRule, what_absences_give
 from securefed.defenses._aggregation import Release
-from securefed.defenses._survivor_blocks import Blocks, SumsSoFar, refined, smallest
+from securefed.defenses._plan import Blocks, SumsSoFar, refined, smallest
 from securefed.errors import ClientDeclines, ConfigError, ContradictionError, DataError
 
 RNG = np.random.default_rng(3)

@@ -88,7 +88,7 @@ class SecureAggregation(Aggregation):
         verify: whether the server announces each training sum to the clients that it counted, and they check it before
             they send anything more (`verification` states the guarantee).
         survivor_change: b: a client releases a sum only if all sums that it knows of its data tell no group of fewer
-            than b clients apart (`_survivor_blocks`). If two sets of survivors differ by one client, the difference of
+            than b clients apart (`SumsSoFar`). If two sets of survivors differ by one client, the difference of
             their sums is that client's contribution plus the change in the others'. With b > 1, a round that loses few
             clients is void, and repeated without some others. Cohorts that are drawn anew soon leave no such groups.
 

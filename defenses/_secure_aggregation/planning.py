@@ -54,7 +54,7 @@ def plan_complete_graph(
         adversarial: C / N.
         dropouts: D / N.
         active: whether the server may deviate, and clients have identities.
-        survivor_change: b, fewest clients that all sums together may tell apart (`_survivor_blocks`). Survivors that
+        survivor_change: b, fewest clients that all sums together may tell apart (`SumsSoFar`). Survivors that
             differ by one client are a risk: the difference of the two sums is that client's contribution plus the
             change in the others'. With b it holds those of b clients at least.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from securefed._messages import ClientId
-from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed.defenses._plan import SumsSoFar
 from securefed.errors import ConfigError
 
 Schedule = Callable[[int], Sequence[ClientId]]
