@@ -179,24 +179,19 @@ def graph_seed(advertisement: bytes) -> bytes:
     return fingerprint("graph", advertisement)
 
 
+@lru_cache(maxsize=8)
 def share_dealers_digest(
-    session: Session, advertisement: bytes, context: bytes, share_dealers: Sequence[ClientId]
+    session: bytes, advertisement: bytes, context: bytes, share_dealers: tuple[ClientId, ...]
 ) -> bytes:
     """Compute the digest of the exchange at the upload, 32 bytes: it binds masks and survivors' signatures.
 
     Args:
-        session: run, exchange number, cohort and plan.
+        session: `session_digest`.
         advertisement: `advertisement_digest`.
         context: hash of what clients received before the upload (`UploadContext.exchange`).
         share_dealers: ids of the clients that dealt shares, ascending.
     """
-    return _exchange_digest(session_digest(session), advertisement, context, tuple(share_dealers))
-
-
-@lru_cache(maxsize=8)
-def _exchange_digest(session: bytes, advertisement: bytes, context: bytes, dealers: tuple[ClientId, ...]) -> bytes:
-    """Compute an exchange's digest once, like a session's."""
-    return fingerprint("sharers", session, advertisement, context, *dealers)
+    return fingerprint("sharers", session, advertisement, context, *share_dealers)
 
 
 def seed_commitment(advertisement: bytes, client: ClientId, seed: bytes) -> bytes:
@@ -333,7 +328,7 @@ class MaskingClient:
     @property
     def exchange(self) -> bytes:
         """Digest of session, advertised keys, context and share dealers, as this client was told them."""
-        return share_dealers_digest(self.session, self.digest, self.context, self.share_dealers)
+        return share_dealers_digest(session_digest(self.session), self.digest, self.context, self.share_dealers)
 
     def seal(self, stage: str, body: Tensors, context: bytes = b"") -> Tensors:
         """Add the channel's tag, which is bound to `stage` and `context`, to the body of a message to the server."""
@@ -388,7 +383,7 @@ class MaskingServer:
     @property
     def exchange(self) -> bytes:
         """Digest of session, advertised keys, context and share dealers, as the server knows them."""
-        return share_dealers_digest(self.session, self.digest, self.session.context, self.share_dealers)
+        return share_dealers_digest(session_digest(self.session), self.digest, self.session.context, self.share_dealers)
 
     def requests(self, bodies: Mapping[ClientId, Tensors]) -> ServerStep:
         """Return this state, its stage, and the requests with the channels' tags."""

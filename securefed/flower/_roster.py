@@ -22,19 +22,22 @@ class Roster:
 
     Args:
         clients: N.
+
+    Attributes:
+        nodes: the SuperNode of each number that was given.
     """
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
-        self._nodes: dict[int, int] = {}
+        self.nodes: dict[int, int] = {}
 
     def party(self, node: int) -> int | None:
         """Return the number of a SuperNode; `None` for one that has none."""
-        return next((party for party, own in self._nodes.items() if own == node), None)
+        return next((party for party, own in self.nodes.items() if own == node), None)
 
     def node(self, party: int) -> int:
         """Return the SuperNode that has a number."""
-        return self._nodes[party]
+        return self.nodes[party]
 
     def unknown(self, nodes: Iterable[int]) -> list[int]:
         """Return those SuperNodes that have no number."""
@@ -50,10 +53,10 @@ class Roster:
             connected: all SuperNodes that are connected now.
         """
         alive = set(connected)
-        free = [party for party in range(self.clients) if party not in self._nodes]
-        free += [party for party, node in sorted(self._nodes.items()) if node not in alive]
+        free = [party for party in range(self.clients) if party not in self.nodes]
+        free += [party for party, node in sorted(self.nodes.items()) if node not in alive]
         for node, party in zip(nodes, free, strict=False):
-            self._nodes[party] = node
+            self.nodes[party] = node
         if late := nodes[len(free) :]:
             _LOG.warning(
                 "SuperNodes %s take no part: the terms are for %d clients, and all of them are connected; give "
@@ -71,8 +74,8 @@ class Roster:
             party: the number.
             connected: all SuperNodes that are connected now.
         """
-        holder = self._nodes.get(party)
+        holder = self.nodes.get(party)
         if not 0 <= party < self.clients or (holder not in (None, node) and holder in set(connected)):
             _LOG.warning("SuperNode %d says that it is client %d, which is taken or outside the terms", node, party)
             return
-        self._nodes[party] = node
+        self.nodes[party] = node

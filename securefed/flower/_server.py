@@ -78,18 +78,16 @@ def serve(
     """
     check_apart(terms)  # refuses a defence whose keys each process would draw for itself
     options = (options or RunOptions()).with_defaults(checkpoint_every=1, keep_transcript=False)
-    transport = FlowerGrid(grid, {}, poll=poll)
-    server = Server(terms, transport, options=options)
+    nodes: dict[PartyId, int] = {}  # of the parties that enrolled so far
+    server = Server(terms, FlowerGrid(grid, nodes, poll=poll), options=options)
     invitation = Invitation(server.transcript.run, terms.digest, server.resumes or "")
-    enrolment = Enrolment(grid, terms, invitation, wait / _INVITATIONS)
+    enrolment = Enrolment(grid, terms, invitation, wait / _INVITATIONS, nodes)
     enrolment.wait(wait, least, poll)
-    transport.nodes |= enrolment.nodes
-    _LOG.info("run %s begins with %d parties", invitation.run, len(transport.nodes))
+    _LOG.info("run %s begins with %d parties", invitation.run, len(nodes))
 
     def report(entry: RoundHistory) -> None:
         _LOG.info("round %d: %d clients, %.1f s", entry.round, len(entry.survivors), entry.seconds)
         enrolment.go_on()
-        transport.nodes |= enrolment.nodes
         if progress is not None:
             progress(entry)
 
@@ -107,13 +105,13 @@ class Enrolment:
         terms: what all parties agreed on.
         invitation: sent to every SuperNode that connects, while a party is missing.
         pause: seconds after which a SuperNode that has not enrolled is invited again.
-
-    Attributes:
-        nodes: the SuperNode of every party that agreed to the terms.
+        nodes: where the SuperNode of every party that agrees to the terms is entered.
     """
 
-    def __init__(self, grid: Grid, terms: Terms, invitation: Invitation, pause: float) -> None:
-        self.nodes: dict[PartyId, int] = {}
+    def __init__(
+        self, grid: Grid, terms: Terms, invitation: Invitation, pause: float, nodes: dict[PartyId, int]
+    ) -> None:
+        self.nodes = nodes
         self._grid, self._terms, self._invitation, self._pause = grid, terms, invitation, pause
         self._wanted = {*range(terms.public.clients), *terms.defense.aggregation.beside}
         self._invited: dict[int, float] = {}  # by SuperNode, when it was invited last

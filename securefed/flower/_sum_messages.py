@@ -28,8 +28,7 @@ from securefed._messages import PROTOCOL_VERSION, SERVER, check_version
 from securefed._tensors import Array
 from securefed.errors import ConfigError, MalformedError
 from securefed.flower._arrays import arrays_of
-from securefed.flower._grid import from_record, to_record
-from securefed.flower._refusals import ORDER
+from securefed.flower._grid import ORDER, from_record, to_record
 from securefed.parties._result import SumResult
 
 TRAIN, EVALUATE = "train", "evaluate"
