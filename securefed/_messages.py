@@ -136,7 +136,7 @@ class Message(ShapeRepr):
         if set(self.body) != set(names):
             raise MalformedError(self.sender, f"fields {sorted(self.body)}, expected {sorted(names)}")
 
-    def take(self, name: str, dtype: DTypeLike = None, shape: tuple[int | None, ...] | None = None) -> Array:
+    def take(self, name: str, dtype: DTypeLike | None = None, shape: tuple[int | None, ...] | None = None) -> Array:
         """Return a field of the body, once it is checked.
 
         Args:

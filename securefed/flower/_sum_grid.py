@@ -30,12 +30,10 @@ from securefed.errors import (
     SecureFedError,
     VersionRefused,
 )
-from securefed.flower._cohorts import Sampling, check_nodes
+from securefed.flower._cohorts import Roster, Sampling, check_nodes
 from securefed.flower._grid import ALLOW, FlowerGrid, Wrapping
 from securefed.flower._kept_sums import kept_sum
-from securefed.flower._last_sums import LastSum, outcome, report, void
-from securefed.flower._outcome import SecureRound, check_outcome
-from securefed.flower._roster import Roster
+from securefed.flower._outcome import LastSum, SecureRound, check_outcome, outcome, report, void
 from securefed.flower._sum_messages import (
     TRAIN,
     SumRequest,
