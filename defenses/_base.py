@@ -25,7 +25,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from securefed._messages import ClippingNoiseRecord
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._registry import Registry
 from securefed._tensors import Layout, Ring, Tensors, TensorSpec
 from securefed.defenses._aggregation import Aggregation, Helper, Outgoing, link_text

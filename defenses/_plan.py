@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
@@ -148,7 +148,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Format the plan as text: tensors, stages, bytes, threshold, noise, epsilon and assumptions, line by line."""
-        lines = [f"{self.defense}, {self.clients} clients", *_table([_TABLE_HEAD, *map(_cells, self.tensors)])]
+        lines = [f"{self.defense}, {self.clients} clients", *_table(self.tensors)]
         lines.append(f"stages: {' -> '.join(self.stages)}")
         lines.append(f"upload per client and round: {self.upload_bytes:,} bytes, headers left out")
         opened = f"; single contributions are open to: {self.open_to}" if self.open_to else ""
@@ -218,16 +218,12 @@ def _exact(value: float | None) -> str | None:
     return None if value is None else float(value).hex()
 
 
-def _cells(tensor: TensorPlan) -> tuple[str, ...]:
-    """Format a tensor as the cells of one line of the plan's table."""
-    bound = "none" if tensor.bound is None else f"{tensor.bound:.4g}"
-    ring = f"2^{tensor.ring}" if tensor.ring else "float64"
-    numbers = (f"{tensor.step:.3g}", str(tensor.max_clients), f"{tensor.error:.3g}")
-    return (tensor.name, str(tensor.shape), bound, ring, *numbers)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Pad cells to columns of equal width, one line of text for each row."""
+def _table(tensors: Sequence[TensorPlan]) -> list[str]:
+    """Format tensors as the lines of the plan's table, with columns of equal width."""
+    rows = [_TABLE_HEAD]
+    for t in tensors:
+        bound, ring = "none" if t.bound is None else f"{t.bound:.4g}", f"2^{t.ring}" if t.ring else "float64"
+        rows.append((t.name, str(t.shape), bound, ring, f"{t.step:.3g}", str(t.max_clients), f"{t.error:.3g}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -318,28 +314,6 @@ class SumsSoFar:
     def smallest_with(self, parties: Collection[Any]) -> int:
         """Return the number of parties of the smallest block once there is a sum over these."""
         return smallest(refined(self.blocks, parties))
-
-    def allowed_within(
-        self, alive: Collection[int], choose: Callable[[list[int], int], Collection[int]]
-    ) -> tuple[int, ...]:
-        """Return parties among those alive that a sum may be over, ascending.
-
-        Of a block that lost a few parties, more are left out: so many that `least` are, and all of it where fewer than
-        `least` would stay.
-
-        Args:
-            alive: the parties that are there.
-            choose: picks so many of the listed parties, which are left out.
-        """
-        whole = frozenset(alive)
-        kept: set[int] = set()
-        for block in (*self.blocks, whole.difference(*self.blocks)):
-            inside = sorted(block & whole)
-            lost = len(block) - len(inside)
-            surplus = max(self.least - lost, 0) if lost else 0
-            if len(inside) - surplus >= self.least:
-                kept |= set(inside) - set(choose(inside, surplus))
-        return tuple(sorted(kept))
 
 
 @dataclass(frozen=True)
