@@ -49,7 +49,7 @@ from securefed.defenses._secure_aggregation.session import (
 )
 from securefed.errors import ConfigError, PlanError
 
-_SMALLEST_COHORT = 3
+SMALLEST_COHORT = 3  # fewer hide nothing from the server and one client
 
 Graph = Literal["complete", "sparse", "auto"]
 
@@ -208,10 +208,10 @@ class SecureAggregation(Aggregation):
         for tensor in plan.tensors:
             if not tensor.step or not is_ring(tensor.ring):
                 raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before secure_aggregation()")
-        if plan.clients < _SMALLEST_COHORT:
+        if plan.clients < SMALLEST_COHORT:
             raise PlanError(
                 f"secure aggregation of {plan.clients} clients hides nothing from the server and one client; "
-                f"plan for at least {_SMALLEST_COHORT}"
+                f"plan for at least {SMALLEST_COHORT}"
             )
         design = self.design(plan.clients)
         if design is None:

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Array as NumPyArray
-from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.defenses._secure_aggregation.double_masking import SMALLEST_COHORT, SecureAggregation
 from securefed.errors import (
     ConfigError,
     DataError,
@@ -50,9 +50,6 @@ from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
 
-_SMALLEST_COHORT: Final = 3
-"""Fewest clients that secure aggregation plans for: where SuperNodes die before the first evaluation and fewer are
-left, its terms are for this number all the same, and the missing ones count as lost."""
 _LOG = logging.getLogger("securefed.flower")
 
 
@@ -236,7 +233,9 @@ class SumGrid(Grid):
         if phase not in self._sums:
             connected = len(list(self.grid.get_node_ids()))
             if self._roster is not None and connected < self._roster.clients:
-                sampled = max(sampled, min(_SMALLEST_COHORT, self._roster.clients))
+                # Where SuperNodes died before the first evaluation, its terms are for the fewest clients that there can
+                # be terms for, and the missing ones count as lost.
+                sampled = max(sampled, min(SMALLEST_COHORT, self._roster.clients))
             self._check_nodes(phase, base, sampled, connected)
             terms = self.make_terms(phase, base, sampled, connected if self._roster is None else self._roster.clients)
             server = SumServer(terms) if self.folder is None else kept_sum(self.folder, phase, terms, self.seal)
