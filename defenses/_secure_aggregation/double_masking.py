@@ -33,7 +33,7 @@ from securefed.defenses._secure_aggregation.graph import (
     SMALL,
     SparseGraphDesign,
     design_sparse_graph,
-    shares_of,
+    plan_sparse_graph,
 )
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient, PipelinedServer
@@ -150,7 +150,7 @@ class SecureAggregation(Aggregation):
                 raise ConfigError(f"{name} must be True or False; got {getattr(self, name)!r}")
         if self.graph not in ("complete", "sparse", "auto"):
             raise ConfigError(f'graph must be "complete", "sparse" or "auto"; got {self.graph!r}')
-        shares_of(1, self.adversarial, self.dropouts)  # checks that both are in [0, 1)
+        planning.shares_of(1, self.adversarial, self.dropouts)  # checks that both are in [0, 1)
         if self.graph != "complete" and not (self.adversarial and self.dropouts):
             raise ConfigError(
                 "a sparse graph is designed for a share of adversarial clients and of dropouts; give "
@@ -220,7 +220,7 @@ class SecureAggregation(Aggregation):
                 active=self.active, survivor_change=self.survivor_change,
             )  # fmt: skip
         else:
-            plan = planning.plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
+            plan = plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
         stages = STAGES if self.identities is None else ACTIVE_STAGES
         plan = replace(plan, stages=stages)
         plan = self._verified(plan) if self.verify else plan

@@ -12,8 +12,7 @@ from securefed import SERVER
 from securefed._persistence.packing import pack
 from securefed.defenses import Identities, Session, new_identity, public_identity, secure_aggregation
 from securefed.defenses._secure_aggregation import SecureAggregation, consistency
-from securefed.defenses._secure_aggregation.graph import design_sparse_graph
-from securefed.defenses._secure_aggregation.planning import plan_sparse_graph
+from securefed.defenses._secure_aggregation.graph import design_sparse_graph, plan_sparse_graph
 from securefed.defenses._secure_aggregation.session import session_digest
 from securefed.errors import AuthenticationError, ConfigError, PlanError, TooFewSurvivors
 
