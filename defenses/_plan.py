@@ -293,11 +293,9 @@ class SumsSoFar:
     c_j != 0 for some j, hence for the whole block of j, which has b parties or more, each with the same weight. QED.
 
     The rule may refuse more than it must: of {1, 2} and {2, 3} no combination shows one party, and all blocks are
-    single parties. It never allows too much.
-    Parties that tell the server their own contributions are subtracted by it: against c of them b stands for b - c.
-
-    Sets that each differ from the one before by b parties may still rotate, and together tell single parties apart; the
-    refinement shows that, differences of pairs do not.
+    single parties. It never allows too much: sets that each differ from the one before by b parties may rotate, and
+    together tell single parties apart; the refinement shows that, differences of pairs do not. Parties that tell the
+    server their own contributions are subtracted by it: against c of them b stands for b - c.
 
     Attributes:
         blocks: of all sums so far.
