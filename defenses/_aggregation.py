@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from securefed._messages import Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
-from securefed.defenses._plan import Plan, Session, UploadContext, link_text
+from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.errors import DataError
 
 Outgoing = Mapping[PartyId, Tensors]
@@ -269,3 +269,9 @@ class SupportsVerification(Protocol):
             plan: the plan of that exchange.
             announced: what `announce` returned, as it arrived.
         """
+
+
+def link_text(name: str, link: object) -> str:
+    """Write a link of a chain as its name and, where it is a dataclass, its parameters."""
+    parameters = [f"{f.name}={getattr(link, f.name)}" for f in fields(link)] if is_dataclass(link) else []
+    return f"{name}({', '.join(parameters)})" if parameters else name

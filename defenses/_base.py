@@ -25,32 +25,31 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from securefed._messages import ClippingNoiseRecord
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._registry import Registry
 from securefed._tensors import Layout, Ring, Tensors, TensorSpec
-from securefed.defenses._aggregation import Aggregation, Helper, Outgoing
+from securefed.defenses._aggregation import Aggregation, Helper, Outgoing, link_text
 from securefed.defenses._plan import (
-    INDICATOR,
     Plan,
     Session,
     TensorPlan,
     Unit,
     UploadContext,
     expect_stage,
-    has_indicator,
-    indicator_of,
-    link_text,
     plan_digest,
-    some_client_out,
-    without_indicator,
-    without_indicator_tensor,
 )
 from securefed.errors import DataError, PlanError
 
 __all__ = [  # the parts of the plan and of the aggregation, re-exported
-    "INDICATOR", "Aggregation", "Helper", "Outgoing", "Plan", "Session", "TensorPlan", "Unit", "UploadContext",
-    "expect_stage", "has_indicator", "plan_digest", "some_client_out", "without_indicator", "without_indicator_tensor",
+    "Aggregation", "Helper", "Outgoing", "Plan", "Session", "TensorPlan", "Unit", "UploadContext", "expect_stage",
+    "plan_digest",
 ]  # fmt: skip
+
+
+INDICATOR: Final = "out.indicator"
+"""The tensor that shows, in the sum, that some client sat out: each client adds 0 to it, a client that is out adds
+uniform numbers, as to all other tensors. A client sits out if its values are out of range or not finite, or its
+computation failed; by a refusal the server would learn which client that is."""
 
 
 class ChainStage(IntEnum):
@@ -291,10 +290,8 @@ class Defense:
                     f"{transform}: `encode` returned shapes {shapes}, the plan says {planned}; return those, or let "
                     "its `plan` state what it adds (`Plan.tensors`, `Plan.wanted_rings` and `Plan.added`)"
                 )
-        if (indicator := indicator_of(plan)) is not None:
-            dtype = np.int64 if self.aggregation.exact else np.float64
-            return {**contribution, INDICATOR: np.zeros(indicator.shape, dtype)}
-        return contribution
+        dtype = np.int64 if self.aggregation.exact else np.float64
+        return {**contribution, **{t.name: np.zeros(t.shape, dtype) for t in plan.tensors if t.name == INDICATOR}}
 
     def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
         """Return the sum of `count` contributions as real numbers, without the indicator.
@@ -355,6 +352,33 @@ def with_indicator(plan: Plan) -> Plan:
         "A client whose values are out of range or not finite, or whose computation fails, uploads uniform residues: "
         "the sum opens to noise, shows in one bit that some client was out, and the exchange is repeated."
     )
+
+
+def without_indicator_tensor(tensors: Tensors) -> Tensors:
+    """Remove `INDICATOR` from `tensors`."""
+    return {name: value for name, value in tensors.items() if name != INDICATOR}
+
+
+def some_client_out(total: Tensors, plan: Plan) -> bool:
+    """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise.
+
+    It shows where the indicator's sum is not 0. Sums in floating point may miss 0 by the error that the aggregation
+    plans for this tensor; integers are exact.
+    """
+    return any(bool((np.abs(total[t.name]) > t.error).any()) for t in plan.tensors if t.name == INDICATOR)
+
+
+def without_indicator(plan: Plan) -> Plan:
+    """Remove the indicator: the plan of the tensors that transforms work on."""
+    if INDICATOR not in plan.added:
+        return plan
+    # `added` keeps the name, so that `has_indicator` stays true: clients upload it beside the transforms' tensors.
+    return replace(plan, tensors=tuple(tensor for tensor in plan.tensors if tensor.name != INDICATOR))
+
+
+def has_indicator(plan: Plan) -> bool:
+    """Tell whether a client that is out of range uploads uniform residues under this plan, instead of refusing."""
+    return INDICATOR in plan.added
 
 
 def checked_plan(link: object, plan: object) -> Plan:

@@ -1,6 +1,7 @@
 """The plan of a defence: what it will do for one layout and one number of clients, stated before the run.
 
 `Session` is one exchange (one sum) under a plan: what all parties know of it, and what messages are checked against.
+`SumsSoFar` are the sets of parties that a run's sums were over, and the smallest group that they tell apart.
 
 A plan starts from the algorithm's layout (names, shapes and bounds of a contribution's tensors, the arrays that one
 client adds to a sum). Each link of the defence's chain then returns it with what that link adds: bounds, fixed point,
@@ -17,25 +18,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
-
-import numpy as np
+from typing import Any, Final, Literal, TypeVar
 
 from securefed._messages import SERVER, ClientId, Message
-from securefed._tensors import Layout, Ring, Tensors, TensorSpec
-from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed._tensors import Layout, Ring, TensorSpec
 from securefed.errors import ConfigError, ContradictionError
 
 Unit = Literal["client", "record"]
 """Whose data differential privacy protects: all of one client's, or one record."""
-
-INDICATOR: Final = "out.indicator"
-"""The tensor that shows, in the sum, that some client sat out: each client adds 0 to it, a client that is out adds
-uniform numbers, as to all other tensors. A client sits out if its values are out of range or not finite, or its
-computation failed; by a refusal the server would learn which client that is."""
 
 _TABLE_HEAD: Final = ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum")
 
@@ -155,7 +148,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Format the plan as text: tensors, stages, bytes, threshold, noise, epsilon and assumptions, line by line."""
-        lines = [f"{self.defense}, {self.clients} clients", *_table([_TABLE_HEAD, *map(_cells, self.tensors)])]
+        lines = [f"{self.defense}, {self.clients} clients", *_table(self.tensors)]
         lines.append(f"stages: {' -> '.join(self.stages)}")
         lines.append(f"upload per client and round: {self.upload_bytes:,} bytes, headers left out")
         opened = f"; single contributions are open to: {self.open_to}" if self.open_to else ""
@@ -225,16 +218,12 @@ def _exact(value: float | None) -> str | None:
     return None if value is None else float(value).hex()
 
 
-def _cells(tensor: TensorPlan) -> tuple[str, ...]:
-    """Format a tensor as the cells of one line of the plan's table."""
-    bound = "none" if tensor.bound is None else f"{tensor.bound:.4g}"
-    ring = f"2^{tensor.ring}" if tensor.ring else "float64"
-    numbers = (f"{tensor.step:.3g}", str(tensor.max_clients), f"{tensor.error:.3g}")
-    return (tensor.name, str(tensor.shape), bound, ring, *numbers)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Pad cells to columns of equal width, one line of text for each row."""
+def _table(tensors: Sequence[TensorPlan]) -> list[str]:
+    """Format tensors as the lines of the plan's table, with columns of equal width."""
+    rows = [_TABLE_HEAD]
+    for t in tensors:
+        bound, ring = "none" if t.bound is None else f"{t.bound:.4g}", f"2^{t.ring}" if t.ring else "float64"
+        rows.append((t.name, str(t.shape), bound, ring, f"{t.step:.3g}", str(t.max_clients), f"{t.error:.3g}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -251,45 +240,6 @@ def plan_digest(plan: Plan) -> bytes:
     return plan._digest
 
 
-def indicator_of(plan: Plan) -> TensorPlan | None:
-    """Find the plan of the indicator; `None` where the plan has none."""
-    return next((tensor for tensor in plan.tensors if tensor.name == INDICATOR), None)
-
-
-def without_indicator_tensor(tensors: Tensors) -> Tensors:
-    """Remove `INDICATOR` from `tensors`."""
-    return {name: value for name, value in tensors.items() if name != INDICATOR}
-
-
-def some_client_out(total: Tensors, plan: Plan) -> bool:
-    """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise.
-
-    It shows where the indicator's sum is not 0. Sums in floating point may miss 0 by the error that the aggregation
-    plans for this tensor; integers are exact.
-    """
-    indicator = indicator_of(plan)
-    return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())
-
-
-def without_indicator(plan: Plan) -> Plan:
-    """Remove the indicator: the plan of the tensors that transforms work on."""
-    if INDICATOR not in plan.added:
-        return plan
-    # `added` keeps the name, so that `has_indicator` stays true: clients upload it beside the transforms' tensors.
-    return replace(plan, tensors=tuple(tensor for tensor in plan.tensors if tensor.name != INDICATOR))
-
-
-def has_indicator(plan: Plan) -> bool:
-    """Tell whether a client that is out of range uploads uniform residues under this plan, instead of refusing."""
-    return INDICATOR in plan.added
-
-
-def link_text(name: str, link: object) -> str:
-    """Write a link of a chain as its name and, where it is a dataclass, its parameters."""
-    parameters = [f"{f.name}={getattr(link, f.name)}" for f in fields(link)] if is_dataclass(link) else []
-    return f"{name}({', '.join(parameters)})" if parameters else name
-
-
 @dataclass(frozen=True)
 class UploadContext:
     """Hashes of what the server sent a client before its upload, 32 bytes each; an aggregation may ignore them.
@@ -304,6 +254,64 @@ class UploadContext:
 
     exchange: bytes
     source: bytes
+
+
+P = TypeVar("P", bound=Hashable)
+Blocks = tuple[frozenset[Any], ...]
+"""Disjoint groups of parties: their union holds each party of a sum, and parties of one block lie in the same sums."""
+
+
+def refined(blocks: Blocks, parties: Collection[P]) -> Blocks:
+    """Return the blocks of all sets so far and of one more set."""
+    whole = frozenset(parties)
+    out: list[frozenset[Any]] = []
+    for block in blocks:
+        inside = block & whole
+        out += [block] if not inside or len(inside) == len(block) else [inside, block - inside]
+    new = whole.difference(*blocks)
+    return (*out, new) if new else tuple(out)
+
+
+def smallest(blocks: Blocks) -> int:
+    """Return the number of parties of the smallest block; 0 without any."""
+    return min(map(len, blocks), default=0)
+
+
+@dataclass(frozen=True)
+class SumsSoFar:
+    """The sums of a run as its server knows them, so that it asks for none that its clients would refuse.
+
+    A server that opens sums of equal contributions over several sets of parties may add and subtract them. Let the sets
+    be S_1, ..., S_k, party j's contribution x_j in all of them, and the sums T_i = sum_{j in S_i} x_j. A block is a
+    largest group of parties that lie in the same sets; the blocks are the common refinement of the sets, and each party
+    of S_1 u ... u S_k is in one of them.
+
+    Claim: if every block has b parties or more, each linear combination of the T_i that depends on some contribution
+    depends on those of b parties at least.
+    Proof: sum_i a_i T_i = sum_j c_j x_j with c_j = sum of a_i over the sets S_i that hold j. Parties of one block lie
+    in the same sets, so c_j is one number for all parties of a block. A combination that depends on a contribution has
+    c_j != 0 for some j, hence for the whole block of j, which has b parties or more, each with the same weight. QED.
+
+    The rule may refuse more than it must: of {1, 2} and {2, 3} no combination shows one party, and all blocks are
+    single parties. It never allows too much: sets that each differ from the one before by b parties may rotate, and
+    together tell single parties apart; the refinement shows that, differences of pairs do not. Parties that tell the
+    server their own contributions are subtracted by it: against c of them b stands for b - c.
+
+    Attributes:
+        blocks: of all sums so far.
+        least: fewest parties of a block; 1 where any sum may follow.
+    """
+
+    blocks: Blocks = ()
+    least: int = 1
+
+    def with_sum(self, parties: Collection[Any]) -> SumsSoFar:
+        """Return this with one more sum; itself where nothing has to be remembered."""
+        return self if self.least <= 1 or not parties else replace(self, blocks=refined(self.blocks, parties))
+
+    def smallest_with(self, parties: Collection[Any]) -> int:
+        """Return the number of parties of the smallest block once there is a sum over these."""
+        return smallest(refined(self.blocks, parties))
 
 
 @dataclass(frozen=True)

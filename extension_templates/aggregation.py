@@ -24,7 +24,7 @@ import numpy as np
 
 from securefed import Aggregate, Array, ClientId, Message, PartyId, Tensors, local
 from securefed.defenses import Aggregation, Plan, Session, TensorPlan, UploadContext, expect_stage
-from securefed.errors import MalformedError, TooFewSurvivors
+from securefed.errors import TooFewSurvivors
 
 UPLOAD = "upload"
 
@@ -111,12 +111,9 @@ class ZeroSumMasks(Aggregation):
         if set(replies) != set(session.cohort):
             raise TooFewSurvivors(f"{len(replies)} of {len(session.cohort)} clients uploaded; all are needed")
         total = {tensor.name: np.zeros(tensor.size, np.int64) for tensor in session.plan.tensors}
-        for client, message in sorted(replies.items()):
+        for message in replies.values():
             for tensor in session.plan.tensors:
-                value = message.body.get(tensor.name)
-                if value is None or value.shape != tensor.shape or value.dtype != np.int64:
-                    raise MalformedError(client, f"tensor {tensor.name!r} is missing or of another shape or type")
-                total[tensor.name] += value.reshape(-1)
+                total[tensor.name] += message.take(tensor.name, np.int64, tensor.shape).reshape(-1)
         shaped = {tensor.name: total[tensor.name].reshape(tensor.shape) for tensor in session.plan.tensors}
         return Aggregate(shaped, tuple(sorted(replies)))
 

@@ -10,17 +10,19 @@ alone may read it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._persistence import container
 from securefed._persistence.packing import nest, unnest
 from securefed._shape_repr import ShapeRepr
-from securefed._tensors import Tensors, decode, encode
+from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import BindingError, DataError, MalformedError, StorageError, VersionRefused
 
 PartyId = int
@@ -130,6 +132,44 @@ class Message(ShapeRepr):
             if getattr(self, name) != value:
                 raise BindingError(self.sender, f"{name} is {getattr(self, name)!r}, expected {value!r}")
 
+    def expect_fields(self, names: Iterable[str]) -> None:
+        """Raise `MalformedError` unless the body holds exactly these fields."""
+        if set(self.body) != set(names):
+            raise MalformedError(self.sender, f"fields {sorted(self.body)}, expected {sorted(names)}")
+
+    def take(self, name: str, dtype: DTypeLike | None = None, shape: tuple[int | None, ...] | None = None) -> Array:
+        """Return a field of the body, once it is checked.
+
+        Args:
+            name: the field's name.
+            dtype: its type; `None` allows any numbers.
+            shape: its shape, in which `None` allows any length; `None` allows any shape.
+
+        Raises:
+            MalformedError: the field is missing, or of another type or shape.
+        """
+        value: Any = self.body.get(name)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
+            raise MalformedError(self.sender, f"field {name!r} is missing or no array of numbers")
+        same_shape = shape is None or (
+            len(value.shape) == len(shape)
+            and all(length in (None, actual) for length, actual in zip(shape, value.shape, strict=True))
+        )
+        if (dtype is not None and value.dtype != np.dtype(dtype)) or not same_shape:
+            raise MalformedError(self.sender, f"field {name!r} is {value.dtype} of shape {value.shape}")
+        return value
+
+    def take_ids(self, name: str, among: Iterable[int]) -> tuple[int, ...]:
+        """Read a field as ascending ids.
+
+        Raises:
+            MalformedError: not ascending, repeated, or not `among` those it may hold.
+        """
+        ids = tuple(self.take(name, np.int64, (None,)).tolist())
+        if list(ids) != sorted(set(ids)) or not set(ids) <= set(among):
+            raise MalformedError(self.sender, f"{name!r} holds ids that are unknown, repeated or out of order")
+        return ids
+
 
 @dataclass(frozen=True, repr=False)
 class Aggregate(ShapeRepr):
@@ -156,37 +196,6 @@ ROTATED = "rotated"
 
 Clients that add noise in the ring first multiply their vector by a public random rotation, which spreads large entries
 over all coordinates; who reads `encoded` has to undo it."""
-
-
-@dataclass(frozen=True)
-class ClippingNoiseRecord:
-    """Clipping and noise that a defence applied in an exchange. Public, so attackers use it.
-
-    Attributes:
-        clips: names of tensors that were clipped together, and their L2 norm, in units of the algorithm: applied to the
-            contribution of every client before the sum.
-        noise: by tensor, standard deviation of the noise in an entry of the sum, in units of the algorithm.
-        released: by tensor, the same in the released sum, after the noise that the server adds.
-        units: by tensor, what 1 in the sum is worth in units of the algorithm; 1 where it is not named. An adaptive
-            clip has clients send multiples of its norm, so that this norm is the unit.
-    """
-
-    clips: tuple[tuple[tuple[str, ...], float], ...] = ()
-    noise: Mapping[str, float] = field(default_factory=dict)
-    released: Mapping[str, float] = field(default_factory=dict)
-    units: Mapping[str, float] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Write the record as JSON values."""
-        clips = [[list(names), norm] for names, norm in self.clips]
-        return {"clips": clips, "noise": dict(self.noise), "released": dict(self.released), "units": dict(self.units)}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> ClippingNoiseRecord:
-        """Read what `to_json` wrote. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
-        clips = tuple((tuple(map(str, names)), float(norm)) for names, norm in values["clips"])
-        parts = ({str(name): float(v) for name, v in values[p].items()} for p in ("noise", "released", "units"))
-        return cls(clips, *parts)
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from securefed._runtime import sum_node as node
 from securefed._runtime.exchange_context import CountedClients, CountedExchanges, tensors_digest
 from securefed.algorithms import SSI, FedPG
 from securefed.defenses import Defense, Identities, secure_aggregation
-from securefed.defenses._secure_aggregation import channel
+from securefed.defenses._secure_aggregation import masking_server, session
 from securefed.errors import RoundVoid
 
 RNG = np.random.default_rng(3)
@@ -50,13 +51,13 @@ class Deviating(InProcessTransport):
 
 def believing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server checks no upload's tag, so that only the masks are left to protect the clients."""
-    real = channel.verify
+    real = masking_server.verify
 
     def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
         if message.stage != "upload" or message.sender == SERVER:
             real(secret, message, context)
 
-    monkeypatch.setattr(channel, "verify", verify)
+    monkeypatch.setattr(masking_server, "verify", verify)
 
 
 @pytest.mark.parametrize("name", defenses())
@@ -209,3 +210,13 @@ def test_digests_tell_names_types_shapes_and_entries_apart() -> None:
     ]
     assert tensors_digest(dict(reversed(base.items()))) == tensors_digest(base)
     assert len({tensors_digest(value) for value in [base, *others]}) == 6
+
+
+def test_what_all_parties_agree_on_is_digested_once_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each digest covers the ids of the whole cohort."""
+    counted: Counter[Any] = Counter()
+    real = session.fingerprint
+    monkeypatch.setattr(session, "fingerprint", lambda word, *rest: counted.update([word]) or real(word, *rest))
+    Federation(METHOD, DATA, chain(secure_aggregation())).run(2)
+    assert counted["securefed secure aggregation 8"] == counted["sharers"] == 2  # rounds
+    assert counted["roster"] == 2 * (len(DATA) + 1)  # positive control: each party digests the keys that it was sent

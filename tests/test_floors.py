@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "_tensors": 0,
     "_shape_repr": 0,
+    "_clipping_noise": 0,
     "_messages": 0,
     "_registry": 0,
     "_process_lock": 0,

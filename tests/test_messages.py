@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from securefed import SERVER, Message, Transcript, _messages
 from securefed._messages import KEY_HOLDER, RoundRecord, SentMessage
 from securefed._tensors import encode
-from securefed.defenses._secure_aggregation.channel import expect_fields
 from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError, VersionRefused
 
 RUN = "ab" * 16
@@ -61,7 +60,7 @@ def test_a_message_does_not_fill_logs_and_states_with_what_is_wrong_with_it() ->
     for fields, longest in ((3, 60), (10**5, 2050)):
         many = replace(MESSAGE, body={f"field {i}": np.zeros(0) for i in range(fields)})
         with pytest.raises(MalformedError, match="'field 0', 'field 1'") as found:
-            expect_fields(many, ())
+            many.expect_fields(())
         assert longest / 2 < len(str(found.value)) < 2 * longest
 
 

@@ -25,7 +25,7 @@ from securefed import _catalogue as catalogue
 from securefed._runtime.sum_memory import SumMemory
 from securefed.algorithms import SSI, Ditto
 from securefed.defenses import Identities, clip, gaussian, secure_aggregation
-from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed.defenses._plan import SumsSoFar
 from securefed.errors import RoundVoid
 from tests.combinations import each_value
 

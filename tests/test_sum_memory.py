@@ -12,9 +12,10 @@ import pytest
 
 from securefed import DataUsage, Ledger, Limits
 from securefed._runtime import sum_memory
+from securefed._runtime.cohorts import allowed_within
 from securefed._runtime.sum_memory import FULL, REFUSAL, SumMemory, SumRule, what_absences_give
 from securefed.defenses._aggregation import Release
-from securefed.defenses._survivor_blocks import Blocks, SumsSoFar, refined, smallest
+from securefed.defenses._plan import Blocks, SumsSoFar, refined, smallest
 from securefed.errors import ClientDeclines, ConfigError, ContradictionError, DataError
 
 RNG = np.random.default_rng(3)
@@ -70,15 +71,15 @@ def test_sets_that_rotate_are_refused_though_each_differs_from_the_last_by_two()
 def test_a_server_keeps_what_it_may_ask_for() -> None:
     so_far = SumsSoFar(least=2).with_sum(range(6))
     assert so_far.smallest_with(range(5)) == 1
-    kept = so_far.allowed_within(range(5), lambda parties, count: parties[:count])
+    kept = allowed_within(so_far, range(5), lambda parties, count: parties[:count])
     assert kept == (1, 2, 3, 4)
-    assert so_far.with_sum(kept).allowed_within((1, 2, 3, 4, 5), lambda parties, count: parties[:count]) == kept
+    assert allowed_within(so_far.with_sum(kept), (1, 2, 3, 4, 5), lambda parties, count: parties[:count]) == kept
     for _ in range(200):
         least = int(RNG.integers(2, 4))
         so_far = SumsSoFar(least=least)
         for _ in range(5):
             alive = np.flatnonzero(RNG.random(9) < 0.8).tolist()
-            if kept := so_far.allowed_within(alive, lambda parties, count: parties[:count]):
+            if kept := allowed_within(so_far, alive, lambda parties, count: parties[:count]):
                 so_far = so_far.with_sum(kept)
                 assert set(kept) <= set(alive)
                 assert smallest(so_far.blocks) >= least

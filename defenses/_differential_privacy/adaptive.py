@@ -24,8 +24,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._hyperparameters import check_number, check_positive
-from securefed._messages import ClippingNoiseRecord
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._base import AdaptiveTransform, ChainStage
 from securefed.defenses._differential_privacy.clip import clipped, finite, norm_of

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._messages import ClippingNoiseRecord
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import ChainStage, Transform
 from securefed.defenses._plan import Plan, PrivacyPlan

@@ -26,8 +26,8 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._hyperparameters import check_integer
-from securefed._messages import ClippingNoiseRecord
 from securefed._sampling import discrete_distributions as distributions
 from securefed._sampling.random_stream import SecureRandomStream
 from securefed._tensors import Array, Ring, Tensors

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._messages import ClippingNoiseRecord
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._sampling.random_stream import SecureRandomStream
 from securefed._sampling.rounded_normal import GRID_BITS, grid_for, rounded_normal_draws
 from securefed._tensors import Array, Tensors

@@ -33,6 +33,7 @@ from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors, decode
 from securefed.defenses._aggregation import Outgoing
+from securefed.defenses._base import has_indicator, some_client_out
 from securefed.defenses._homomorphic import key_pinning
 from securefed.defenses._homomorphic.key_holder import (
     CIPHERTEXTS,
@@ -71,15 +72,7 @@ from securefed.defenses._homomorphic.lattice_wire import (
     to_wire,
 )
 from securefed.defenses._homomorphic.packing import out_total
-from securefed.defenses._plan import (
-    Plan,
-    Session,
-    TensorPlan,
-    UploadContext,
-    check_request,
-    has_indicator,
-    some_client_out,
-)
+from securefed.defenses._plan import Plan, Session, TensorPlan, UploadContext, check_request
 from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefused
 
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from securefed._messages import PartyId
 from securefed._tensors import Array, Tensors
-from securefed.defenses._plan import INDICATOR, Plan, TensorPlan, has_indicator, some_client_out
+from securefed.defenses._base import INDICATOR, has_indicator, some_client_out
+from securefed.defenses._plan import Plan, TensorPlan
 from securefed.errors import MalformedError, PlanError, RangeRefused
 
 

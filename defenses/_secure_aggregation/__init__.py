@@ -4,14 +4,12 @@ The way of an upload, in reading order; the files that it does not pass stand be
 
     double_masking   the public class: guarantees, plan, and the methods that the runtime calls
     session          what client and server know of an exchange: stages, digests, and the states between two messages
-    channel          authentication of messages, and reading of their fields
     masking_client   a client's steps: advertise keys, deal shares, upload, reveal shares
-    share_dealing    shares of a client's secrets, encrypted for its neighbours
+    masking_server   the server's steps: relay keys and shares, add uploads, open the sum
+    shares           shares of a client's secrets: dealt, encrypted, revealed, and what the server rebuilds from them
     masks            the graph of neighbours; residues of a contribution, and its masks
     mask_streams     the words of a mask's stream
-    masking_server   the server's steps: relay keys and shares, add uploads, open the sum
-    unmasking        the masks that are left in the sum, from revealed shares
-    primitives       X25519, HKDF, AES, Shamir's scheme
+    primitives       X25519, HKDF, AES, tags of messages, Shamir's scheme
     --------------
     planning, graph                            the plan: thresholds, sparse graphs, bytes, assumptions as sentences
     pipeline                                   keys and shares of the next exchange, carried by this one

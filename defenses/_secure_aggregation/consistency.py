@@ -27,7 +27,6 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array
-from securefed.defenses._secure_aggregation import channel
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
 from securefed.defenses._secure_aggregation.primitives import fingerprint
 from securefed.defenses._secure_aggregation.session import CONFIRM, KEYS, UNMASK
@@ -76,7 +75,7 @@ def take_signature(reply: Message, identities: Identities, statement: bytes) -> 
         MalformedError: there is no signature.
         AuthenticationError: the sender did not sign this statement.
     """
-    signature = channel.take(reply, SIGNATURE, np.uint8, (SIGNATURE_BYTES,))
+    signature = reply.take(SIGNATURE, np.uint8, (SIGNATURE_BYTES,))
     identities.verify(reply.sender, statement, signature.tobytes(), f"what it sent at stage {reply.stage!r}")
     return signature
 
@@ -103,7 +102,7 @@ def check_adverts(
         MalformedError: signatures are missing.
         AuthenticationError: a client did not sign the keys that are given for it; it is named.
     """
-    signatures = channel.take(request, SIGNATURES, np.uint8, (len(advertised_clients), SIGNATURE_BYTES))
+    signatures = request.take(SIGNATURES, np.uint8, (len(advertised_clients), SIGNATURE_BYTES))
     for client, pair, signature in zip(advertised_clients, keys, signatures, strict=True):
         statement = keys_statement(session, ahead, client, pair.tobytes())
         identities.verify(client, statement, signature.tobytes(), "its advertised keys, as the server gives them,")
@@ -126,8 +125,8 @@ def check_quorum(
         ContradictionError: fewer signatures.
         AuthenticationError: a signature of another set, or by another client.
     """
-    signers = channel.take_ids(request, "ids", alive)
-    signatures = channel.take(request, SIGNATURES, np.uint8, (len(signers), SIGNATURE_BYTES))
+    signers = request.take_ids("ids", alive)
+    signatures = request.take(SIGNATURES, np.uint8, (len(signers), SIGNATURE_BYTES))
     if len(signers) < threshold:
         raise ContradictionError(
             SERVER, f"{len(signers)} survivors signed the set to unmask at stage {UNMASK!r}; {threshold} must"

@@ -22,7 +22,6 @@ from securefed.defenses._aggregation import Aggregation, Outgoing, Release
 from securefed.defenses._fixed_point import is_ring
 from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import (
-    channel,
     masking_client,
     masking_server,
     pipeline,
@@ -34,10 +33,11 @@ from securefed.defenses._secure_aggregation.graph import (
     SMALL,
     SparseGraphDesign,
     design_sparse_graph,
-    shares_of,
+    plan_sparse_graph,
 )
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient, PipelinedServer
+from securefed.defenses._secure_aggregation.primitives import verify_refusal
 from securefed.defenses._secure_aggregation.session import (
     ACTIVE_STAGES,
     CONFIRM,
@@ -49,7 +49,7 @@ from securefed.defenses._secure_aggregation.session import (
 )
 from securefed.errors import ConfigError, PlanError
 
-_SMALLEST_COHORT = 3
+SMALLEST_COHORT = 3  # fewer hide nothing from the server and one client
 
 Graph = Literal["complete", "sparse", "auto"]
 
@@ -88,7 +88,7 @@ class SecureAggregation(Aggregation):
         verify: whether the server announces each training sum to the clients that it counted, and they check it before
             they send anything more (`verification` states the guarantee).
         survivor_change: b: a client releases a sum only if all sums that it knows of its data tell no group of fewer
-            than b clients apart (`_survivor_blocks`). If two sets of survivors differ by one client, the difference of
+            than b clients apart (`SumsSoFar`). If two sets of survivors differ by one client, the difference of
             their sums is that client's contribution plus the change in the others'. With b > 1, a round that loses few
             clients is void, and repeated without some others. Cohorts that are drawn anew soon leave no such groups.
 
@@ -109,7 +109,7 @@ class SecureAggregation(Aggregation):
         - Against other parties, with a server that follows the protocol and authentic keys at the stage `keys`: a
           message altered, replayed, re-ordered or swapped on its way, or a share that its holder or dealer falsified,
           ends in a specific error; the sum is exact for those in `survivors`. For this, all messages from the reply at
-          `keys` on carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end to end
+          `keys` on carry a MAC under keys agreed between client and server (`seal`), shares are encrypted end to end
           and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
         - What a federation sends beside the protocol's own fields (the broadcast, which clients the last sum counted)
           enters the masks as the exchange's context: clients that received different contexts are not summed.
@@ -150,7 +150,7 @@ class SecureAggregation(Aggregation):
                 raise ConfigError(f"{name} must be True or False; got {getattr(self, name)!r}")
         if self.graph not in ("complete", "sparse", "auto"):
             raise ConfigError(f'graph must be "complete", "sparse" or "auto"; got {self.graph!r}')
-        shares_of(1, self.adversarial, self.dropouts)  # checks that both are in [0, 1)
+        planning.shares_of(1, self.adversarial, self.dropouts)  # checks that both are in [0, 1)
         if self.graph != "complete" and not (self.adversarial and self.dropouts):
             raise ConfigError(
                 "a sparse graph is designed for a share of adversarial clients and of dropouts; give "
@@ -208,10 +208,10 @@ class SecureAggregation(Aggregation):
         for tensor in plan.tensors:
             if not tensor.step or not is_ring(tensor.ring):
                 raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before secure_aggregation()")
-        if plan.clients < _SMALLEST_COHORT:
+        if plan.clients < SMALLEST_COHORT:
             raise PlanError(
                 f"secure aggregation of {plan.clients} clients hides nothing from the server and one client; "
-                f"plan for at least {_SMALLEST_COHORT}"
+                f"plan for at least {SMALLEST_COHORT}"
             )
         design = self.design(plan.clients)
         if design is None:
@@ -220,7 +220,7 @@ class SecureAggregation(Aggregation):
                 active=self.active, survivor_change=self.survivor_change,
             )  # fmt: skip
         else:
-            plan = planning.plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
+            plan = plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
         stages = STAGES if self.identities is None else ACTIVE_STAGES
         plan = replace(plan, stages=stages)
         plan = self._verified(plan) if self.verify else plan
@@ -373,7 +373,7 @@ class SecureAggregation(Aggregation):
     def server_refusal(self, state: MaskingServer, refusal: Message) -> None:
         """Check the tag of a client's refusal, where there is a channel; `MessageRefused` if it is not the client's."""
         if (secret := state.channels.get(refusal.sender)) is not None:
-            channel.verify_refusal(secret, refusal)
+            verify_refusal(secret, refusal)
 
 
 def secure_aggregation(

@@ -1,4 +1,4 @@
-"""Design the graph of clients' neighbours: the complete graph, or a sparse one for a stated failure probability.
+"""Design a sparse graph of clients' neighbours for a stated failure probability, and plan an exchange on it.
 
 `SecureAggregation.plan` calls `design_sparse_graph` before a run; the graph is drawn in each exchange, by
 `masks.neighbours`.
@@ -46,12 +46,13 @@ graphs. By the union bound, a plan with `security = 40 + g` then has security 40
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
-from securefed._hyperparameters import check_number
+from securefed.defenses._plan import MaskingPlan, Plan
+from securefed.defenses._secure_aggregation.planning import check_change, shares_of
 from securefed.errors import PlanError
 
 SECURITY: Final = 40
@@ -120,24 +121,6 @@ def _chance(exponent: float) -> str:
     return "never" if exponent == -math.inf else f"with probability 2^{exponent:.1f} at most"
 
 
-def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, int]:
-    """Return C and D, rounded up to whole clients.
-
-    Args:
-        clients: N.
-        adversarial: C / N.
-        dropouts: D / N.
-
-    Raises:
-        ConfigError: a share outside [0, 1).
-    """
-    for name, share in (("adversarial", adversarial), ("dropouts", dropouts)):
-        check_number(f"{name}, a share of the clients,", share, 0, below=1)
-    # Rounded first, so that 0.1 of 30 clients are 3, not 4: the product is 3.0000000000000004.
-    corrupt, lost = (math.ceil(round(share * clients, 9)) for share in (adversarial, dropouts))
-    return corrupt, lost
-
-
 @lru_cache(maxsize=256)
 def design_sparse_graph(
     clients: int,
@@ -171,6 +154,40 @@ def design_sparse_graph(
         f"no sparse graph of {clients} clients withstands {corrupt} corrupt and {lost} lost ones"
         f"{' and a lying server' if active else ''} at 2^-{security} and 2^-{correctness}; "
         'take graph="complete", or plan for fewer of them'
+    )
+
+
+def plan_sparse_graph(plan: Plan, design: SparseGraphDesign, *, survivor_change: int) -> Plan:
+    """Add threshold N - D, shares, what collusion opens, and assumptions to a plan with a sparse graph.
+
+    Args:
+        plan: with the number N of planned clients.
+        design: the graph's degree, the number of shares that open a secret, C and D (`design_sparse_graph`).
+        survivor_change: as for `plan_complete_graph`.
+
+    Raises:
+        PlanError: the threshold N - D is not above N / 2, or not above (N + C) / 2 where the server may deviate; or b
+            is above 1 and above D.
+    """
+    threshold = plan.clients - design.lost
+    if design.active and 2 * threshold <= plan.clients + design.corrupt:
+        raise PlanError(
+            f"{design.lost} of {plan.clients} clients lost and {design.corrupt} that sign twice leave no majority "
+            "that agrees on the survivors; lower `dropouts` or `adversarial`"
+        )
+    if not plan.clients < 2 * threshold:
+        raise PlanError(f"{design.lost} of {plan.clients} clients lost leave no more than half; lower `dropouts`")
+    check_change(plan.clients, threshold, survivor_change)
+    opens = (
+        f"the server and any {design.threshold} of a client's {design.degree} neighbours together; "
+        "the server and all other survivors"
+    )
+    masking = MaskingPlan(design.degree, design.threshold, survivor_change)
+    return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
+        design.explain(),
+        f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be"
+        + (", and it has no other graph drawn by leaving clients out." if design.active else "."),
+        f"A round that more than {design.lost} clients leave is void.",
     )
 
 

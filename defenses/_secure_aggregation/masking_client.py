@@ -7,7 +7,7 @@ contribution is computed, and then `client_upload`:
     stage     the client is sent                       it checks, and replies
     keys      the server's public key                  two public keys: its share key and its mask key (X25519)
     shares    all clients' keys                        shares of its self-mask seed and of its mask key, encrypted for
-                                                       each neighbour in the graph (`share_dealing`)
+                                                       each neighbour in the graph (`shares`)
     upload    the shares that were dealt to it         its contribution plus all its masks (`masks`)
     confirm   who uploaded ("alive"), who did not      with identities only: its signature of both lists
     unmask    the same, or a quorum of signatures      of each dealer one share: of the seed, if the dealer uploaded, or
@@ -37,7 +37,7 @@ from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes, nest
 from securefed._tensors import Tensors
 from securefed.defenses._plan import UploadContext, check_request
-from securefed.defenses._secure_aggregation import channel, consistency, verification
+from securefed.defenses._secure_aggregation import consistency, verification
 from securefed.defenses._secure_aggregation.masks import (
     PrecomputedMasks,
     SignedMask,
@@ -46,7 +46,15 @@ from securefed.defenses._secure_aggregation.masks import (
     self_mask,
     upload_residues,
 )
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
+from securefed.defenses._secure_aggregation.primitives import (
+    KEY_BYTES,
+    TAG,
+    agree,
+    agreed_secret,
+    private_key,
+    public_bytes,
+    verify,
+)
 from securefed.defenses._secure_aggregation.session import (
     CONFIRM,
     CONTRIBUTE,
@@ -64,7 +72,7 @@ from securefed.defenses._secure_aggregation.session import (
     session_digest,
     wire_shape,
 )
-from securefed.defenses._secure_aggregation.share_dealing import (
+from securefed.defenses._secure_aggregation.shares import (
     deal_shares,
     dealers_in_neighbourhood,
     open_encrypted_shares,
@@ -95,7 +103,7 @@ def client_step(state: C, request: Message, encoded: Tensors | None) -> tuple[C,
     _check_request(state, request)
     if state.stage == KEYS:
         return _advertise(state, request)
-    channel.verify(state.channel, request)
+    verify(state.channel, request)
     if state.stage == SHARES:
         return deal_shares(state, request)
     return _confirm(state, request) if state.stage == CONFIRM else _reveal(state, request)
@@ -110,12 +118,12 @@ def _check_request(state: MaskingClient, request: Message) -> None:
 
 def _advertise(state: C, request: Message) -> tuple[C, Tensors]:
     """Agree on a channel with the server, and send both public keys: sealed by the channel, and signed if it can."""
-    channel.expect_fields(request, ("server_key",))
-    server_key = channel.take(request, "server_key", np.uint8, (KEY_BYTES,)).tobytes()
+    request.expect_fields(("server_key",))
+    server_key = request.take("server_key", np.uint8, (KEY_BYTES,)).tobytes()
     share, mask = private_key(state.share_secret), private_key(state.shared_secrets[MASK_KEY])
     keys = public_bytes(share), public_bytes(mask)
     session = session_digest(state.session)
-    secret = channel.agreed_secret(session, state.client, server_key, keys, agree(share, server_key, SERVER))
+    secret = agreed_secret(session, state.client, server_key, keys, agree(share, server_key, SERVER))
     state = replace(state, stage=SHARES, channel=secret, own_keys=b"".join(keys))
     advert = {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])}
     if state.identities is not None:
@@ -143,13 +151,13 @@ def client_accept(state: C, request: Message, context: UploadContext) -> C:
     _check_request(state, request)
     if state.stage != UPLOAD:
         raise ContradictionError(SERVER, f"it asks for an upload, but this client's next stage is {state.stage!r}")
-    channel.verify(state.channel, request)
+    verify(state.channel, request)
     plan = state.session.plan
     pieces = ("pieces", "piece_commitments") if plan.verified else ()
-    channel.expect_fields(request, ("ids", "bundles", *pieces, channel.TAG))
+    request.expect_fields(("ids", "bundles", *pieces, TAG))
     share_dealers = take_members(state, request, state.advertised_clients)
     dealers = dealers_in_neighbourhood(state, share_dealers)
-    rows = channel.take(request, "bundles", np.uint8, (len(dealers), ENCRYPTED_SHARES_BYTES))
+    rows = request.take("bundles", np.uint8, (len(dealers), ENCRYPTED_SHARES_BYTES))
     held = np.stack([open_encrypted_shares(state, peer, row) for peer, row in zip(dealers, rows, strict=True)])
     key = b""
     state = replace(
@@ -232,7 +240,7 @@ def _reveal(state: C, request: Message) -> tuple[C, Tensors]:
         alive = _take_survivors(state, request)
     else:
         alive, threshold = state.survivors, state.session.plan.threshold
-        channel.expect_fields(request, ("ids", consistency.SIGNATURES, channel.TAG))
+        request.expect_fields(("ids", consistency.SIGNATURES, TAG))
         consistency.check_quorum(request, state.identities, state.exchange, alive, threshold)
     # held_shares is (dealers, 2, 32): of each dealer take one of the two shares, and erase both.
     kinds = np.where(np.isin(dealers_in_neighbourhood(state, state.share_dealers), alive), SEED, MASK_KEY)
@@ -243,9 +251,9 @@ def _reveal(state: C, request: Message) -> tuple[C, Tensors]:
 
 def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, ...]:
     """Read the survivors and the dead that the server names: together they are the share dealers, and none is both."""
-    channel.expect_fields(request, ("alive", "dead", channel.TAG))
-    alive = channel.take_ids(request, "alive", state.share_dealers)
-    dead = channel.take_ids(request, "dead", state.share_dealers)
+    request.expect_fields(("alive", "dead", TAG))
+    alive = request.take_ids("alive", state.share_dealers)
+    dead = request.take_ids("dead", state.share_dealers)
     if both := set(alive) & set(dead):
         raise ContradictionError(
             SERVER,

@@ -28,10 +28,10 @@ in a wrong sum.
 Where the plan is `verified`, clients also check the sum that the server announces (`verification`): some of them, the
 key dealers, deal pieces of a key that only clients know, and the server relays the pieces unread. Under that key each
 upload has a linear tag, masked as the upload is; the sum of the tags proves the sum. Two other kinds of tags are
-authentication tags of messages (`channel.TAG`), and hashes of shares by which a falsified one is traced (`state.tags`).
+authentication tags of messages (`TAG`), and hashes of shares by which a falsified one is traced (`state.tags`).
 
 The server needs no long-lived secret: it draws one X25519 key for each exchange, for authenticated channels with the
-clients (`channel`). What a server that does not follow the protocol can do is said in `double_masking`.
+clients (`agreed_secret`). What a server that does not follow the protocol can do is said in `double_masking`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,19 @@ from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes
 from securefed.defenses._fixed_point import from_ring, wire_dtype
 from securefed.defenses._plan import Plan, Session, expect_stage
-from securefed.defenses._secure_aggregation import channel, consistency, verification
+from securefed.defenses._secure_aggregation import consistency, verification
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.masks import apply_masks
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, check_order, private_key, public_bytes
+from securefed.defenses._secure_aggregation.primitives import (
+    KEY_BYTES,
+    TAG,
+    agree,
+    agreed_secret,
+    check_order,
+    private_key,
+    public_bytes,
+    verify,
+)
 from securefed.defenses._secure_aggregation.session import (
     CONFIRM,
     ENCRYPTED_SHARES_BYTES,
@@ -67,7 +76,7 @@ from securefed.defenses._secure_aggregation.session import (
     session_digest,
     wire_shape,
 )
-from securefed.defenses._secure_aggregation.unmasking import RevealedShares, dealt_shares, remaining_masks
+from securefed.defenses._secure_aggregation.shares import RevealedShares, dealt_shares, remaining_masks
 from securefed.errors import BindingError, ContradictionError, SurvivorsTooClose, TooFewSurvivors
 
 Replies = Mapping[PartyId, Message]
@@ -160,14 +169,14 @@ def _check_upload(reply: Message, plan: Plan) -> None:
     """Raise `MalformedError` unless the reply holds just the fields of an upload, as they travel.
 
     These are the plan's tensors; where clients check the announced sum, the tag for that (`verification.CHECK`); and
-    the tag that authenticates the message itself (`channel.TAG`).
+    the tag that authenticates the message itself (`TAG`).
     """
     check = (verification.CHECK,) if plan.verified else ()
-    channel.expect_fields(reply, (*(f"{MASKED}/{tensor.name}" for tensor in plan.tensors), *check, channel.TAG))
+    reply.expect_fields((*(f"{MASKED}/{tensor.name}" for tensor in plan.tensors), *check, TAG))
     for name in check:
-        channel.take(reply, name, np.uint64, (2,))
+        reply.take(name, np.uint64, (2,))
     for tensor in plan.tensors:
-        channel.take(reply, f"{MASKED}/{tensor.name}", wire_dtype(tensor.ring), wire_shape(tensor))
+        reply.take(f"{MASKED}/{tensor.name}", wire_dtype(tensor.ring), wire_shape(tensor))
 
 
 def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
@@ -184,7 +193,7 @@ def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
     expect_stage(reply, state.stage)
     reply.check(run=session.run, round=session.round, stage=state.stage, sender=client, receiver=SERVER)
     if state.stage != KEYS:
-        channel.verify(state.channels[client], reply, session.context if state.stage == UPLOAD else b"")
+        verify(state.channels[client], reply, session.context if state.stage == UPLOAD else b"")
 
 
 def _enough(state: MaskingServer, replies: Collection[ClientId]) -> None:
@@ -228,13 +237,13 @@ class ChannelAcceptor:
             MessageRefused: the reply is malformed, or the client does not hold the share key that it advertises.
         """
         signature = () if self.identities is None else (consistency.SIGNATURE,)
-        channel.expect_fields(reply, ("share_key", "mask_key", *signature, channel.TAG))
+        reply.expect_fields(("share_key", "mask_key", *signature, TAG))
         names, client = ("share_key", "mask_key"), reply.sender
-        share, mask = (channel.take(reply, name, np.uint8, (KEY_BYTES,)).tobytes() for name in names)
+        share, mask = (reply.take(name, np.uint8, (KEY_BYTES,)).tobytes() for name in names)
         check_order(mask, client)  # no peer could agree with it, which would void the round
         agreement = agree(self.key, share, client)
-        secret = channel.agreed_secret(self.session, client, self.public, (share, mask), agreement)
-        channel.verify(secret, reply)
+        secret = agreed_secret(self.session, client, self.public, (share, mask), agreement)
+        verify(secret, reply)
         if self.identities is not None:
             statement = consistency.keys_statement(self.session, self.ahead, client, share + mask)
             consistency.take_signature(reply, self.identities, statement)
@@ -277,11 +286,11 @@ def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerSte
     holders = min(degree + 1, clients) if degree else clients
     for client, reply in replies.items():
         pieces = ("pieces", "piece_commitment") if client in key_dealers else ()
-        channel.expect_fields(reply, ("bundles", "commitment", *pieces, channel.TAG))
+        reply.expect_fields(("bundles", "commitment", *pieces, TAG))
         if pieces:
             verification.take_pieces(reply, clients)
-        channel.take(reply, "bundles", np.uint8, (holders, ENCRYPTED_SHARES_BYTES))
-        channel.take(reply, "commitment", np.uint8, (KEY_BYTES,))
+        reply.take("bundles", np.uint8, (holders, ENCRYPTED_SHARES_BYTES))
+        reply.take("commitment", np.uint8, (KEY_BYTES,))
     _enough(state, replies)
     share_dealers = tuple(replies)
     # the field `bundles`: (dealers, holders, bytes); of each row the last bytes are hashes of its two shares, in the
@@ -324,7 +333,7 @@ def _relay_signatures(state: MaskingServer, replies: Replies) -> ServerStep:
     statement = consistency.survivors_statement(state.exchange, state.survivors)
     signatures = {}
     for client, reply in replies.items():
-        channel.expect_fields(reply, (consistency.SIGNATURE, channel.TAG))
+        reply.expect_fields((consistency.SIGNATURE, TAG))
         signatures[client] = consistency.take_signature(reply, state.identities, statement)
     _enough(state, replies)
     quorum = tuple(replies)[: state.session.plan.threshold]
@@ -343,9 +352,9 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     """
     dealt = dealt_shares(state)
     for client, reply in replies.items():
-        channel.expect_fields(reply, ("shares", channel.TAG))
+        reply.expect_fields(("shares", TAG))
         # one share of each dealer whose row this client holds
-        channel.take(reply, "shares", np.uint8, (len(dealt[client][0]), KEY_BYTES))
+        reply.take("shares", np.uint8, (len(dealt[client][0]), KEY_BYTES))
     _enough(state, replies)
     shares = {client: reply.body["shares"] for client, reply in replies.items()}
     dealers, holders = state.tags.shape[:2]

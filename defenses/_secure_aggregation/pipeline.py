@@ -41,10 +41,12 @@ from securefed.defenses._aggregation import Outgoing
 from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import masking_client as four_stage_client
 from securefed.defenses._secure_aggregation import masking_server as four_stage_server
-from securefed.defenses._secure_aggregation.channel import TAG
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.masking_server import ChannelAcceptor, Replies
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
+from securefed.defenses._secure_aggregation.primitives import (
+    KEY_BYTES,
+    TAG,
+)
 from securefed.defenses._secure_aggregation.session import (
     KEYS,
     SHARES,

@@ -1,5 +1,7 @@
 """Plan an exchange of secure aggregation: thresholds, bytes, and what is assumed about the server, as sentences.
 
+The numbers of a sparse graph, and its plan, are in `graph`.
+
 A plan is what a defence states before a run; `SecureAggregation.plan` calls the functions here. N clients are planned,
 of which C may collude with the server and D may be lost in an exchange (one sum). Survivors are the clients whose
 uploads are in a sum. Each client deals Shamir shares of two secrets to holders: all clients on the complete graph, k
@@ -23,21 +25,39 @@ sum open.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
+from securefed._hyperparameters import check_number
 from securefed.defenses._fixed_point import wire_dtype, wire_size
 from securefed.defenses._plan import MaskingPlan, Plan
 from securefed.defenses._secure_aggregation import verification
-from securefed.defenses._secure_aggregation.channel import TAG_BYTES
-from securefed.defenses._secure_aggregation.graph import SparseGraphDesign, shares_of
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, TAG_BYTES
 from securefed.defenses._secure_aggregation.session import CONFIRM, ENCRYPTED_SHARES_BYTES, masking_of
 from securefed.errors import PlanError
 
 _FEWEST_SUMMED = 3
 """Clients in a sum at least, by default, where there are as many."""
+
+
+def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, int]:
+    """Return C and D, rounded up to whole clients.
+
+    Args:
+        clients: N.
+        adversarial: C / N.
+        dropouts: D / N.
+
+    Raises:
+        ConfigError: a share outside [0, 1).
+    """
+    for name, share in (("adversarial", adversarial), ("dropouts", dropouts)):
+        check_number(f"{name}, a share of the clients,", share, 0, below=1)
+    # Rounded first, so that 0.1 of 30 clients are 3, not 4: the product is 3.0000000000000004.
+    corrupt, lost = (math.ceil(round(share * clients, 9)) for share in (adversarial, dropouts))
+    return corrupt, lost
 
 
 def plan_complete_graph(
@@ -52,7 +72,7 @@ def plan_complete_graph(
         adversarial: C / N.
         dropouts: D / N.
         active: whether the server may deviate, and clients have identities.
-        survivor_change: b, fewest clients that all sums together may tell apart (`_survivor_blocks`). Survivors that
+        survivor_change: b, fewest clients that all sums together may tell apart (`SumsSoFar`). Survivors that
             differ by one client are a risk: the difference of the two sums is that client's contribution plus the
             change in the others'. With b it holds those of b clients at least.
 
@@ -76,7 +96,7 @@ def plan_complete_graph(
         raise PlanError(f"{corrupt} adversarial clients of {clients} open uploads at threshold {threshold}; raise it")
     if clients - lost < threshold:
         raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
-    _check_change(clients, threshold, survivor_change)
+    check_change(clients, threshold, survivor_change)
     opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
     masking = MaskingPlan(shares=threshold, survivor_change=survivor_change)
     planned = replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
@@ -85,41 +105,7 @@ def plan_complete_graph(
     return planned if threshold < clients else planned.assume("A round that one client leaves is void.")
 
 
-def plan_sparse_graph(plan: Plan, design: SparseGraphDesign, *, survivor_change: int) -> Plan:
-    """Add threshold N - D, shares, what collusion opens, and assumptions to a plan with a sparse graph.
-
-    Args:
-        plan: with the number N of planned clients.
-        design: the graph's degree, the number of shares that open a secret, C and D (`design_sparse_graph`).
-        survivor_change: as for `plan_complete_graph`.
-
-    Raises:
-        PlanError: the threshold N - D is not above N / 2, or not above (N + C) / 2 where the server may deviate; or b
-            is above 1 and above D.
-    """
-    threshold = plan.clients - design.lost
-    if design.active and 2 * threshold <= plan.clients + design.corrupt:
-        raise PlanError(
-            f"{design.lost} of {plan.clients} clients lost and {design.corrupt} that sign twice leave no majority "
-            "that agrees on the survivors; lower `dropouts` or `adversarial`"
-        )
-    if not plan.clients < 2 * threshold:
-        raise PlanError(f"{design.lost} of {plan.clients} clients lost leave no more than half; lower `dropouts`")
-    _check_change(plan.clients, threshold, survivor_change)
-    opens = (
-        f"the server and any {design.threshold} of a client's {design.degree} neighbours together; "
-        "the server and all other survivors"
-    )
-    masking = MaskingPlan(design.degree, design.threshold, survivor_change)
-    return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
-        design.explain(),
-        f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be"
-        + (", and it has no other graph drawn by leaving clients out." if design.active else "."),
-        f"A round that more than {design.lost} clients leave is void.",
-    )
-
-
-def _check_change(clients: int, threshold: int, survivor_change: int) -> None:
+def check_change(clients: int, threshold: int, survivor_change: int) -> None:
     """Raise `PlanError` where one client that is lost for good would make every further round void.
 
     The clients then leave out `survivor_change` - 1 others with it, and the threshold must be left.

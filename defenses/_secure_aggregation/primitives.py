@@ -1,8 +1,15 @@
-"""Wrap the cryptographic primitives: key agreement, key derivation, key stream, encryption of shares, secret sharing.
+"""Wrap the cryptographic primitives: key agreement and derivation, encryption, tags of messages, secret sharing.
 
 All but the last are the `cryptography` library's; this module only decides how their inputs are encoded, so that no two
 purposes share a key. The other modules of secure aggregation call it. Its secrets are never a parameter of the public
 API: they come from the operating system when a client or the server starts an exchange (`client_open`, `server_open`).
+
+Tags authenticate messages between one client and the server. Both derive a secret for each exchange (one secure sum)
+from fresh X25519 keys, which the server sends in the request at stage `keys` and the client in its reply. That reply
+and every later body (the named arrays of a message) carry the field `tag`: a random nonce of 12 bytes and the 16 bytes
+of the GMAC (NIST SP 800-38D) of all other fields, under a key derived for this run, exchange, stage, sender and
+receiver. So a body that is altered, replayed, re-ordered or attributed to another sender is refused. Not promised: that
+the keys are those of the true server and client; only `identities`, or a transport that authenticates, say who it is.
 
 `PrimeField` shares secrets of 32 bytes by Shamir's scheme (Shamir 1979). Secret s is the constant term of a polynomial
 f of degree t - 1 with random coefficients; the holder at point x has f(x), and s = sum_x w_x f(x) for any t points x,
@@ -19,6 +26,8 @@ caller compares the secret with a commitment that its owner published.
 from __future__ import annotations
 
 import hashlib
+import hmac
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,11 +42,16 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securefed._messages import PartyId
-from securefed._tensors import Array
+from securefed._messages import ClientId, Message, PartyId
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors
 from securefed.errors import AuthenticationError, MalformedError
 
 KEY_BYTES = 32
+TAG = "tag"
+TAG_BYTES = 28  # nonce and GMAC
+_NONCE = 12
+_SMALL = 1 << 14  # bytes; a shorter body is sooner copied into one string than handed over field by field
 _ONE_USE_NONCE = bytes(12)
 """A nonce must not repeat under one key. Keys of `encrypt_once` encrypt one message, so a constant one does."""
 _PRIME = 2**255 - 19
@@ -165,6 +179,114 @@ def decrypt_once(key: bytes, data: bytes, bound: bytes, sender: PartyId) -> byte
         return AESGCM(key).decrypt(_ONE_USE_NONCE, data, bound)
     except InvalidTag as error:
         raise AuthenticationError(sender, "what it encrypted for this client does not decrypt") from error
+
+
+def agreed_secret(
+    session: bytes, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreement: bytes
+) -> bytes:
+    """Derive the channel's secret from the agreement of the server's key with the client's share key.
+
+    It is bound to the session's digest and to all three public keys. So a client that can compute it holds the private
+    share key. It proves nothing about the mask key: a client that advertises a mask key which is not its own cannot
+    compute its masks. So it makes the sum useless, as it could by uploading noise. If it is lost, the mask key that is
+    reconstructed from its shares does not fit the advertised one, and the client is named.
+
+    Args:
+        session: digest of run, exchange number, cohort and plan (`session_digest`).
+        client: its id.
+        server_key: the server's public key.
+        keys: the client's public share key, with which it agrees on this secret, and its public mask key.
+        agreement: the X25519 secret of the server's key and the share key.
+
+    Returns:
+        32 bytes.
+    """
+    return hkdf(agreement, label("channel", session, client, server_key, *keys))
+
+
+def seal(
+    secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors,
+    context: bytes = b"",
+) -> Tensors:  # fmt: skip
+    """Return `body` with its tag in the field `TAG`.
+
+    Args:
+        secret: `agreed_secret`.
+        run: the run's identifier.
+        round: number of the exchange.
+        stage: the protocol's stage.
+        sender: the party that sends the message.
+        receiver: the party that it is for.
+        body: the fields, without a tag.
+        context: further bytes that the tag is bound to and that both sides know; at the upload a hash of what the
+            client received before.
+    """
+    nonce, header = os.urandom(_NONCE), label("message", run, round, stage, sender, receiver, context)
+    return {**body, TAG: from_bytes(nonce + _gmac(secret, header, nonce, body))}
+
+
+def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
+    """Raise unless the message's body is as the holder of `secret` sealed it for `context`.
+
+    Args:
+        secret: `agreed_secret` of the channel with the message's sender.
+        message: its run, round, stage, sender and receiver are checked with the body.
+        context: as given to `seal`.
+
+    Raises:
+        MalformedError: there is no tag, or a field is no array.
+        AuthenticationError: the tag does not match.
+    """
+    tag = message.take(TAG, np.uint8, (TAG_BYTES,)).tobytes()
+    body = {name: value for name, value in message.body.items() if name != TAG}
+    for name in body:
+        message.take(name)
+    names = (message.run, message.round, message.stage, message.sender, message.receiver)
+    mac = _gmac(secret, label("message", *names, context), tag[:_NONCE], body)
+    if not hmac.compare_digest(mac, tag[_NONCE:]):
+        raise AuthenticationError(message.sender, f"the tag of its {message.stage!r} message does not match")
+
+
+def verify_refusal(secret: bytes, refusal: Message) -> None:
+    """Raise unless a refusal (the message by which a client declines a request) is of the holder of `secret`.
+
+    Raises:
+        MalformedError, AuthenticationError: as `verify`; a refusal without a tag is named as that.
+    """
+    if TAG not in refusal.body:
+        raise MalformedError(
+            refusal.sender,
+            "it refused without the keys of this exchange, as a client does that lost its state since the last one",
+        )
+    verify(secret, refusal)
+
+
+def _gmac(secret: bytes, header: bytes, nonce: bytes, body: Tensors) -> bytes:
+    """Compute the GMAC of all fields, 16 bytes: in the order of their names, each after its name, type and shape.
+
+    The key is for the one message that `header` names: run, number, stage, sender, receiver and context.
+    """
+    key = hkdf(secret, header)
+    parts: list[bytes | memoryview] = []
+    for name in sorted(body):
+        value = np.ascontiguousarray(body[name])
+        parts += (_heading(name, value.dtype.str, body[name].shape), value.reshape(-1).view(np.uint8).data)
+    if sum(map(len, parts)) < _SMALL:  # the same tag in one call
+        return AESGCM(key).encrypt(nonce, b"", b"".join(parts))
+    mac = Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor()
+    for part in parts:
+        mac.authenticate_additional_data(part)
+    mac.finalize()
+    return mac.tag
+
+
+@lru_cache(maxsize=1024)
+def _heading(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Encode what stands before a field's bytes in the tag's input: name, type, number of dimensions and lengths.
+
+    It says how many bytes follow, so that no two bodies give the same input.
+    """
+    return label(name, dtype, len(shape), *shape)
 
 
 _WIDE = 48  # bytes reduced to one field element: the bias is below 2^-128

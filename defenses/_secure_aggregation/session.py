@@ -33,7 +33,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, Self, TypeVar
 
 import numpy as np
@@ -44,10 +44,16 @@ from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import Outgoing
 from securefed.defenses._fixed_point import lanes, wire_size
 from securefed.defenses._plan import MaskingPlan, Plan, Session, TensorPlan, plan_digest
-from securefed.defenses._secure_aggregation import channel
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.defenses._secure_aggregation.masks import PrecomputedMasks
-from securefed.defenses._secure_aggregation.primitives import FIELD, KEY_BYTES, fingerprint, hkdf, label
+from securefed.defenses._secure_aggregation.primitives import (
+    FIELD,
+    KEY_BYTES,
+    fingerprint,
+    hkdf,
+    label,
+    seal,
+)
 from securefed.errors import ConfigError, PlanError
 
 KEYS: Final = "keys"
@@ -143,9 +149,13 @@ def session_digest(session: Session) -> bytes:
     In all digests `fingerprint` writes each part with its type and length, so that no two lists of parts encode alike.
     A list of ids of any length is encoded as one part (`label`), or stands last, as in `share_dealers_digest`.
     """
-    return fingerprint(
-        "securefed secure aggregation 8", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
-    )
+    return _session_digest(session.run, session.round, plan_digest(session.plan), session.cohort)
+
+
+@lru_cache(maxsize=8)
+def _session_digest(run: str, number: int, plan: bytes, cohort: tuple[ClientId, ...]) -> bytes:
+    """Compute a session's digest once for all steps of an exchange, and for all clients of a simulation."""
+    return fingerprint("securefed secure aggregation 8", run, number, plan, label(*cohort))
 
 
 def advertisement_digest(
@@ -169,18 +179,19 @@ def graph_seed(advertisement: bytes) -> bytes:
     return fingerprint("graph", advertisement)
 
 
+@lru_cache(maxsize=8)
 def share_dealers_digest(
-    session: Session, advertisement: bytes, context: bytes, share_dealers: Sequence[ClientId]
+    session: bytes, advertisement: bytes, context: bytes, share_dealers: tuple[ClientId, ...]
 ) -> bytes:
     """Compute the digest of the exchange at the upload, 32 bytes: it binds masks and survivors' signatures.
 
     Args:
-        session: run, exchange number, cohort and plan.
+        session: `session_digest`.
         advertisement: `advertisement_digest`.
         context: hash of what clients received before the upload (`UploadContext.exchange`).
         share_dealers: ids of the clients that dealt shares, ascending.
     """
-    return fingerprint("sharers", session_digest(session), advertisement, context, *share_dealers)
+    return fingerprint("sharers", session, advertisement, context, *share_dealers)
 
 
 def seed_commitment(advertisement: bytes, client: ClientId, seed: bytes) -> bytes:
@@ -242,7 +253,7 @@ class MaskingClient:
         stage: the stage it answers next; empty when it is done.
         root: random bytes from which its secrets derive; erased after the upload.
         session: run, exchange number, cohort and plan.
-        channel: secret of the authenticated channel with the server, 32 bytes (`channel`).
+        channel: secret of the authenticated channel with the server, 32 bytes (`agreed_secret`).
         own_keys: the two public keys that it advertised, for shares and for masks, 64 bytes.
         advertised_clients: clients that advertised keys, ascending.
         digest: fingerprint of the advertised clients and keys.
@@ -317,12 +328,12 @@ class MaskingClient:
     @property
     def exchange(self) -> bytes:
         """Digest of session, advertised keys, context and share dealers, as this client was told them."""
-        return share_dealers_digest(self.session, self.digest, self.context, self.share_dealers)
+        return share_dealers_digest(session_digest(self.session), self.digest, self.context, self.share_dealers)
 
     def seal(self, stage: str, body: Tensors, context: bytes = b"") -> Tensors:
         """Add the channel's tag, which is bound to `stage` and `context`, to the body of a message to the server."""
         session = self.session
-        return channel.seal(self.channel, session.run, session.round, stage, self.client, SERVER, body, context)
+        return seal(self.channel, session.run, session.round, stage, self.client, SERVER, body, context)
 
 
 C = TypeVar("C", bound=MaskingClient)
@@ -372,13 +383,13 @@ class MaskingServer:
     @property
     def exchange(self) -> bytes:
         """Digest of session, advertised keys, context and share dealers, as the server knows them."""
-        return share_dealers_digest(self.session, self.digest, self.session.context, self.share_dealers)
+        return share_dealers_digest(session_digest(self.session), self.digest, self.session.context, self.share_dealers)
 
     def requests(self, bodies: Mapping[ClientId, Tensors]) -> ServerStep:
         """Return this state, its stage, and the requests with the channels' tags."""
         run, round = self.session.run, self.session.round
         sealed = {
-            client: channel.seal(self.channels[client], run, round, self.stage, SERVER, client, body)
+            client: seal(self.channels[client], run, round, self.stage, SERVER, client, body)
             for client, body in bodies.items()
         }
         return self, self.stage, sealed

@@ -46,7 +46,6 @@ from securefed._messages import SERVER, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
 from securefed.defenses._plan import Plan, TensorPlan
-from securefed.defenses._secure_aggregation.channel import take
 from securefed.defenses._secure_aggregation.masks import SignedMask
 from securefed.defenses._secure_aggregation.mersenne import BITS, CHUNK, dot
 from securefed.defenses._secure_aggregation.primitives import (
@@ -184,8 +183,8 @@ class SumKeyPieces:
 
 def take_pieces(reply: Message, clients: int) -> None:
     """Raise `MalformedError` unless a dealer's reply holds a piece for each of `clients`."""
-    take(reply, "pieces", np.uint8, (clients, PIECE_BYTES))
-    take(reply, "piece_commitment", np.uint8, (KEY_BYTES,))
+    reply.take("pieces", np.uint8, (clients, PIECE_BYTES))
+    reply.take("piece_commitment", np.uint8, (KEY_BYTES,))
 
 
 def relay_pieces(
@@ -242,8 +241,8 @@ def sum_key(
     present = [dealer for dealer in dealers if dealer in set(share_dealers)]
     if not present:
         raise ContradictionError(SERVER, "no client is left that deals the sum's key")
-    pieces = take(request, "pieces", np.uint8, (len(present), PIECE_BYTES))
-    commitments = take(request, "piece_commitments", np.uint8, (len(present), KEY_BYTES))
+    pieces = request.take("pieces", np.uint8, (len(present), PIECE_BYTES))
+    commitments = request.take("piece_commitments", np.uint8, (len(present), KEY_BYTES))
     opened = []
     for dealer, sealed, published in zip(present, pieces, commitments, strict=True):
         key, commitment = opening_keys[dealers.index(dealer)].tobytes(), published.tobytes()

@@ -10,7 +10,7 @@ caller agreed (`reveal`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from securefed._tensors import Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._capabilities import SupportsClientSelection, SupportsPrivacyCost, supports
 from securefed.defenses._base import Defense, Plan
-from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed.defenses._plan import SumsSoFar
 from securefed.errors import ConfigError, RoundVoid
 
 Schedule = Callable[[int], Sequence[ClientId]]
@@ -54,6 +54,30 @@ def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ..
     return tuple(sorted(random.SystemRandom().sample(list(everyone), size)))
 
 
+def allowed_within(
+    so_far: SumsSoFar, alive: Collection[ClientId], choose: Callable[[list[ClientId], int], Collection[ClientId]]
+) -> tuple[ClientId, ...]:
+    """Return parties among those alive that a sum may be over, ascending.
+
+    Of a block that lost a few parties, more are left out: so many that `least` are, and all of it where fewer than
+    `least` would stay.
+
+    Args:
+        so_far: the run's sums.
+        alive: the parties that are there.
+        choose: picks so many of the listed parties, which are left out.
+    """
+    whole = frozenset(alive)
+    kept: set[int] = set()
+    for block in (*so_far.blocks, whole.difference(*so_far.blocks)):
+        inside = sorted(block & whole)
+        lost = len(block) - len(inside)
+        surplus = max(so_far.least - lost, 0) if lost else 0
+        if len(inside) - surplus >= so_far.least:
+            kept |= set(inside) - set(choose(inside, surplus))
+    return tuple(sorted(kept))
+
+
 def keep_blocks(alive: Sequence[ClientId], so_far: SumsSoFar, threshold: int) -> tuple[ClientId, ...]:
     """Leave out random clients, so that a sum over the others tells no small group of clients apart.
 
@@ -66,7 +90,7 @@ def keep_blocks(alive: Sequence[ClientId], so_far: SumsSoFar, threshold: int) ->
         The clients to invite next, ascending. If they would be fewer than the threshold, all of `alive`: the next
         attempts then wait for clients to return.
     """
-    kept = so_far.allowed_within(alive, random.SystemRandom().sample)
+    kept = allowed_within(so_far, alive, random.SystemRandom().sample)
     return kept if len(kept) >= threshold else tuple(alive)
 
 

@@ -44,7 +44,7 @@ from securefed.defenses._base import (
     without_indicator,
     without_indicator_tensor,
 )
-from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed.defenses._plan import SumsSoFar
 from securefed.errors import (
     ClientOut,
     DivergenceError,

@@ -9,7 +9,7 @@ or ends.) Two rules keep sums from being subtracted:
                         let out over the same survivors only. (`source`: digest of what it is computed from.)
     B, least block      sums without a base (statistics: the contribution is the same in every sum of the same rows),
                         and training that asks for it (`survivor_change=b`): the blocks of all sets of survivors that
-                        this client knows have b parties at least (`defenses._survivor_blocks` has the proof).
+                        this client knows have b parties at least (`defenses._plan.SumsSoFar` has the proof).
 
 A party is known by its public identity key, since a number means another party in other terms. Without identities a
 party is known by its number in a run: the memory of rule B then ends with the run, and rule A does not hold. A client
@@ -35,7 +35,7 @@ from securefed._messages import SERVER
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import Release
-from securefed.defenses._survivor_blocks import Blocks, refined, smallest
+from securefed.defenses._plan import Blocks, refined, smallest
 from securefed.errors import ClientDeclines, ContradictionError, DataError
 
 MOST_OUT: Final = 8

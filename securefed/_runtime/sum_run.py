@@ -54,7 +54,7 @@ from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, Me
 from securefed._runtime.sum_facts import SumFacts
 from securefed._tensors import Array, Tensors
 from securefed.defenses._differential_privacy import Budget
-from securefed.defenses._survivor_blocks import SumsSoFar
+from securefed.defenses._plan import SumsSoFar
 from securefed.errors import (
     BudgetSpent,
     ClientOut,

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from securefed.errors import ConfigError, DataError
-from securefed.flower._arrays import arrays_of
-from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN
+from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN, arrays_of
 from securefed.parties._terms import SumTerms
 from securefed.parties._terms_parts import is_local
 from securefed.parties._update import unwrap_hint, without_wrapper

@@ -33,6 +33,7 @@ from securefed.flower import _enrolment as enrolment
 from securefed.flower._enrolment import EnrolmentReply, Invitation, check_apart
 from securefed.flower._folder import ClientFolder, RunProgress, recall
 from securefed.flower._grid import ACTION, from_content, from_record, to_content, to_record
+from securefed.flower._site import SitePolicy
 
 _STATE: Final = "securefed.frozen"
 _RUN: Final = "securefed.run"
@@ -166,8 +167,9 @@ class _PartyApp:
         self._check_seal(terms)
         rows = self._own(context)
         terms.check_rows(party, rows)
-        folder = self._folder(terms, party, context)
-        sums = self._ledger(folder, context)  # a missing one raises here, before the run
+        site = self._site(party, context)
+        folder = _folder(terms, party, site)
+        sums = site.of_data(party)  # a missing ledger raises here, before the run
         node = terms.node(party, invitation.run, rows, sums=sums)
         check_stateless_clients(terms.defense, node.state.committed)
         # the node takes over what earlier runs left in the folder
@@ -205,7 +207,8 @@ class _PartyApp:
             reply = HelperNode(helper, standing.run).handle(inner)
             _keep(context, helper.freeze(), standing.next)
             return reply
-        folder = self._folder(terms, party, context)
+        site = self._site(party, context)
+        folder = _folder(terms, party, site)
         if folder is not None and (newer := folder.ahead_of(standing)) is not None:
             _LOG.warning(
                 "Flower's state of this client is older than the state in its folder: the current exchange is lost"
@@ -217,7 +220,7 @@ class _PartyApp:
             if folder is not None:
                 folder.write(standing.next, node.freeze(learned=True))
 
-        ledger = self._ledger(folder, context)
+        ledger = site.of_data(party)
         node = terms.node(party, standing.run, self._own(context), ledger=ledger, sums=ledger, persist=persist)
         node.thaw(frozen)
         reply = node.handle(inner)
@@ -252,18 +255,19 @@ class _PartyApp:
         except Exception as error:
             raise DataError("this party's rows cannot be read") from error
 
-    def _ledger(self, folder: ClientFolder | None, context: Context) -> Ledger | None:
-        """Open the ledger of this SuperNode's data: the given one, or that of its folder; `None` without either."""
-        if self.ledger is not None:
-            return self.ledger(context)
-        return None if folder is None else folder.ledger()
+    def _site(self, party: PartyId, context: Context) -> SitePolicy:
+        """Return what this SuperNode keeps for itself, as the arguments of `client_app` say."""
+        folder = None if self.folder is None else self.folder(context)
+        seal = None if self.seal is None or folder is None else self.seal(context)
+        ledger = None if self.ledger is None else self.ledger(context)
+        return SitePolicy(party=party, ledger=ledger, folder=folder, seal=seal)
 
-    def _folder(self, terms: Terms, party: PartyId, context: Context) -> ClientFolder | None:
-        """Return this client's file for these terms; `None` where the app was given no folder."""
-        if self.folder is None:
-            return None
-        path = Path(self.folder(context)) / f"client-{party}-{terms.digest[:16]}.state"
-        return ClientFolder(path, None if self.seal is None else self.seal(context))
+
+def _folder(terms: Terms, party: PartyId, site: SitePolicy) -> ClientFolder | None:
+    """Return this client's file for these terms; `None` where the app was given no folder."""
+    if site.folder is None:
+        return None
+    return ClientFolder(Path(site.folder) / f"client-{party}-{terms.digest[:16]}.state", site.seal)
 
 
 def _progress(context: Context) -> RunProgress | None:

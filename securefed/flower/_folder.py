@@ -24,7 +24,6 @@ from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import has_memory
-from securefed._runtime.ledger import Ledger
 from securefed.errors import ConfigError, ContradictionError, StorageError
 
 _KIND: Final = "client's state"
@@ -74,17 +73,6 @@ class ClientFolder:
 
     path: Path
     seal: Seal | None = None
-
-    def ledger(self) -> Ledger:
-        """Open the ledger that remembers this client's sums, one for all terms of the folder: `client-0.ledger`.
-
-        Raises:
-            LedgerLost: there is none, and the folder holds a state of this client: each was written with one.
-        """
-        client = "-".join(self.path.name.split("-")[:2])  # of client-NUMBER-TERMS.state
-        place = self.path.with_name(f"{client}.ledger")
-        expected = any(self.path.parent.glob(f"{client}-*.state"))
-        return Ledger.beside(place, None if self.seal is None else self.seal.for_file(place.name), expected=expected)
 
     @cached_property
     def _file(self) -> StateFile:

@@ -1,7 +1,12 @@
-"""Transport over Flower: messages cross as bytes inside Flower messages, from the ServerApp to SuperNodes.
+"""Carry messages between a ServerApp and SuperNodes: bytes inside Flower messages, and the reasons of error replies.
 
 A ServerApp is the server's program; it reaches each client's SuperNode through a grid, on which it pushes messages and
-pulls replies. `serve` gives the transport (`FlowerGrid`) to its round loop.
+pulls replies. `FlowerGrid` is the transport of both doors: `serve` gives it to its round loop, and the grid behind
+`SecureStrategy` (`_sum_grid`) carries its sums by it.
+
+A mod that stands before `secure_mod` in `mods=[...]` sees the stages of the sum in place of the app's messages. It may
+refuse a stage, raise, or change what passes; each of these makes rounds void. So `secure_mod` marks the errors that it
+writes itself, and messages carry digests of what was sent. All this only finds mistakes: it protects nothing.
 
 Needs the extra `flower`. The defence binds, signs and masks the content; Flower's own TLS and node authentication
 admit only known nodes (`flower-superlink --ssl-certfile ...`).
@@ -11,14 +16,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from securefed._messages import PartyId
 from securefed.errors import ConfigError, MalformedError
 
 try:
     from flwr.app import Array, ArrayRecord, Message, RecordDict
+    from flwr.common.constant import ErrorCode
     from flwr.serverapp import Grid
 except ImportError as error:
     raise ConfigError("runs on Flower need it; install securefed[flower]") from error
@@ -28,6 +35,18 @@ _RECORD: Final = "securefed"
 _FIELD: Final = "message"
 _STYPE: Final = "securefed.message"
 _LOG = logging.getLogger("securefed.flower")
+MARK: Final = "secure_mod: "
+"""Start of the text of every error that `secure_mod` itself replies with."""
+ORDER: Final = (
+    "let secure_mod stand first, in ClientApp(mods=[secure_mod, ...]): a mod before it sees the stages of the sum in "
+    "place of the app's messages"
+)
+"""The remedy where something else than `secure_mod` answered, or changed a message."""
+ALLOW: Final = "; let the site's file (SitePolicy) allow these terms, or propose others"
+"""The remedy where `secure_mod` refused."""
+_FROM_THE_APP: Final = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MOD_FAILED_PRECONDITION)
+_LONGEST: Final = 300
+"""Characters of a foreign error's text that are passed on."""
 
 
 def to_record(data: bytes) -> ArrayRecord:
@@ -55,41 +74,102 @@ def from_content(content: RecordDict, sender: PartyId) -> bytes:
         raise MalformedError(sender, f"its Flower message holds {error}") from error
 
 
+@dataclass(frozen=True)
+class Wrapping:
+    """How the messages of a sum travel inside Flower's.
+
+    Attributes:
+        kind: the type of Flower's messages.
+        group: their group, a text of a strategy's choice.
+        wrap: returns the content of the message with these bytes to a party.
+        unwrap: returns the bytes in the content of a party's reply; raises `MalformedError` where there are none.
+    """
+
+    kind: str = ACTION
+    group: str | None = None
+    wrap: Callable[[PartyId, bytes], RecordDict] = lambda _, data: to_content(data)
+    unwrap: Callable[[RecordDict, PartyId], bytes] = from_content
+
+
 class FlowerGrid:
     """Transport that reaches parties through a ServerApp's grid.
 
-    Args:
-        grid: the grid that Flower passes to a ServerApp's `main`.
-        nodes: the SuperNode of every party; parties without one count as dropped out.
-        poll: seconds between two looks for replies.
-
     A node that answers with an error, or not within the timeout, counts as dropped out; the reason is logged. Messages
     that were not fetched by then expire, so that no client works for an exchange that is over.
+
+    Args:
+        grid: the grid that Flower passes to a ServerApp's `main`.
+        nodes: the SuperNode of every party, which the caller may change; parties without one count as dropped out.
+        poll: seconds between two looks for replies.
+
+    Attributes:
+        nodes: as given.
+        exchanges: how often messages were sent, and replies waited for.
+        longest: seconds to wait for the first reply of all, where SuperNodes may only be starting; `None` for no longer
+            than for others.
+        refused: by SuperNode, why it refused its newest request.
+        foreign: by SuperNode, why it could not answer its newest request at all.
     """
 
     def __init__(self, grid: Grid, nodes: Mapping[PartyId, int], *, poll: float = 0.2) -> None:
-        self.nodes = dict(nodes)
+        self.nodes, self.exchanges = nodes, 0
+        self.longest: float | None = None
+        self.refused: dict[int, str] = {}
+        self.foreign: dict[int, str] = {}
         self._grid, self._poll = grid, poll
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> dict[PartyId, bytes]:
         """Return the replies by party; a party without a reply has dropped out."""
         return dict(sorted(self.arrivals(outgoing, timeout)))
 
-    def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
+    def arrivals(
+        self, outgoing: Mapping[PartyId, bytes], timeout: float | None, wrapping: Wrapping = Wrapping()
+    ) -> Iterator[tuple[PartyId, bytes]]:
         """Iterate over the replies as they arrive."""
-        sent = {
-            party: Message(to_content(body), self.nodes[party], ACTION, ttl=timeout)
-            for party, body in outgoing.items()
-            if party in self.nodes
-        }
-        for party, reply in replies(self._grid, sent, timeout, self._poll):
-            if reply.has_error():
-                _LOG.warning("party %d dropped out: %.300r", party, reply.error.reason)
-                continue
+        parties = {self.nodes[party]: party for party in outgoing if party in self.nodes}
+        contents = {node: wrapping.wrap(party, outgoing[party]) for node, party in parties.items()}
+        for node, content in self.carry(contents, timeout, wrapping.kind, wrapping.group):
             try:
-                yield party, from_content(reply.content, party)
+                yield parties[node], wrapping.unwrap(content, parties[node])
             except MalformedError as error:
-                _LOG.warning("party %d dropped out: %s", party, error)
+                self.refuse(node, error)
+
+    def carry(
+        self, contents: Mapping[int, RecordDict], timeout: float | None, kind: str, group: str | None = None
+    ) -> Iterator[tuple[int, RecordDict]]:
+        """Send contents to SuperNodes, and yield the contents of their replies as they arrive.
+
+        Args:
+            contents: by SuperNode.
+            timeout: seconds to wait for the replies; `None` for no limit.
+            kind: the type of the messages.
+            group: their group.
+        """
+        self.exchanges += 1
+        first = None if timeout is None or self.exchanges > 1 else self.longest
+        ttl = timeout if first is None else max(timeout or 0.0, first)
+        sent = {node: Message(own, node, kind, ttl=ttl, group_id=group) for node, own in contents.items()}
+        for node, reply in replies(self._grid, sent, timeout, self._poll, first=first):
+            self.refused.pop(node, None)
+            self.foreign.pop(node, None)
+            if not reply.has_error():
+                yield node, reply.content
+                continue
+            _LOG.warning("SuperNode %d dropped out: %.300s", node, reply.error.reason)
+            if (refusal := refusal_of(reply.error)) is not None:
+                self.refused[node] = refusal
+            elif (other := foreign(reply.error)) is not None:
+                self.foreign[node] = other
+
+    def refuse(self, node: int, error: Exception) -> None:
+        """Note that a SuperNode's reply cannot be used, and log it."""
+        self.refused[node] = str(error)
+        _LOG.warning("SuperNode %d dropped out: %s", node, error)
+
+    def forget(self) -> None:
+        """Forget why SuperNodes did not answer: a new phase begins."""
+        self.refused.clear()
+        self.foreign.clear()
 
 
 def replies(
@@ -123,3 +203,26 @@ def replies(
         time.sleep(poll)
     if waiting:
         _LOG.warning("no reply from %s within %s s", sorted(waiting.values()), limit)
+
+
+def refusal_of(error: Any) -> str | None:
+    """Return the text of an error reply with which `secure_mod` refuses the server's request; `None` for others."""
+    reason = str(error.reason)
+    if error.code != ErrorCode.MOD_FAILED_PRECONDITION or not reason.startswith(MARK):
+        return None
+    return reason.removeprefix(MARK)
+
+
+def foreign(error: Any) -> str | None:
+    """Return what an error reply says that is no refusal of `secure_mod`'s and came from the SuperNode, and what to do.
+
+    Flower's own errors, as of a SuperNode that is not connected, give `None`.
+    """
+    reason = str(error.reason)
+    if error.code == ErrorCode.LOAD_CLIENT_APP_EXCEPTION:
+        return f"its app cannot be loaded: {reason:.{_LONGEST}}"
+    if error.code not in _FROM_THE_APP:
+        return None
+    if reason.startswith(MARK):
+        return reason.removeprefix(MARK)
+    return f"not secure_mod answered, but an error of its app or of another mod: {reason:.{_LONGEST}}; {ORDER}"

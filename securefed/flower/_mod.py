@@ -27,8 +27,7 @@ from securefed._messages import SERVER
 from securefed._runtime.absence import moment
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, StorageError
 from securefed.flower._app_reply import AppReply, WrongStructure, metrics_of, summed, training_of
-from securefed.flower._grid import from_record, to_record
-from securefed.flower._refusals import MARK, ORDER
+from securefed.flower._grid import MARK, ORDER, from_record, to_record
 from securefed.flower._site import SitePolicy
 from securefed.flower._sum_messages import (
     CHECKED,

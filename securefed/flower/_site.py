@@ -20,7 +20,7 @@ from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import Limits
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, StorageError
-from securefed.parties._guards import check_seal
+from securefed.parties._guards import check_seal, open_beside
 from securefed.parties._terms import SumTerms
 
 NODE_CONFIG: Final = "securefed"
@@ -159,9 +159,9 @@ class SitePolicy:
         """
         if self.ledger is not None or self.folder is None:
             return self.ledger
-        folder, name = Path(self.folder), f"client-{party}.ledger"
-        seal = None if self.seal is None else self.seal.for_file(name)
-        return Ledger.beside(folder / name, seal, expected=any(folder.glob(f"*-{party}-*.state")))
+        folder = Path(self.folder)
+        written = any(folder.glob(f"*-{party}-*.state"))
+        return open_beside(folder / f"client-{party}.state", self.seal, expected=written)
 
     def check(self, terms: SumTerms, party: int) -> None:
         """Raise `ConfigError`, whose text the server may read, unless this site allows the terms."""

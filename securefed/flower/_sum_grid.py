@@ -13,31 +13,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Array as NumPyArray
-from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.defenses._secure_aggregation.double_masking import SMALLEST_COHORT, SecureAggregation
 from securefed.errors import (
     ConfigError,
     DataError,
-    MalformedError,
     PlanError,
     RangeRefused,
     RoundVoid,
     SecureFedError,
     VersionRefused,
 )
-from securefed.flower._cohorts import Sampling, check_nodes
-from securefed.flower._grid import replies
+from securefed.flower._cohorts import Roster, Sampling, check_nodes
+from securefed.flower._grid import ALLOW, FlowerGrid, Wrapping
 from securefed.flower._kept_sums import kept_sum
-from securefed.flower._last_sums import LastSum, outcome, report, void
-from securefed.flower._outcome import SecureRound, check_outcome
-from securefed.flower._refusals import ALLOW, foreign, refusal_of
-from securefed.flower._roster import Roster
+from securefed.flower._outcome import LastSum, SecureRound, check_outcome, outcome, report, void
 from securefed.flower._sum_messages import (
     TRAIN,
     SumRequest,
@@ -54,9 +50,6 @@ from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
 
-_SMALLEST_COHORT: Final = 3
-"""Fewest clients that secure aggregation plans for: where SuperNodes die before the first evaluation and fewer are
-left, its terms are for this number all the same, and the missing ones count as lost."""
 _LOG = logging.getLogger("securefed.flower")
 
 
@@ -106,11 +99,10 @@ class SumGrid(Grid):
     _sums: dict[str, SumServer] = field(default_factory=dict)  # by phase
     _terms: dict[str, bytes] = field(default_factory=dict)  # by phase, as they stand in requests
     _roster: Roster | None = None  # which SuperNode is which client, for all phases
-    _exchanges: int = 0  # how often the server has sent requests and waited for replies
-    _refused: dict[int, str] = field(default_factory=dict)  # by SuperNode, why it refused its newest request
-    _foreign: dict[int, str] = field(default_factory=dict)  # likewise, why it could not answer at all
-    _longest: float | None = None  # seconds that the strategy waits for replies
     _begun: int = 0  # phases that took place before the strategy was started last
+
+    def __post_init__(self) -> None:
+        self._carrier = FlowerGrid(self.grid, {}, poll=self.poll)
 
     def set_run(self, run: Any) -> None:
         """Set the run, as the ServerApp's grid does."""
@@ -153,11 +145,11 @@ class SumGrid(Grid):
         if last is None:
             return void(phase)
         nodes = {self._known_roster.node(party): party for party in last.result.survivors}
-        sent = last.requests(nodes, self._sums[phase].terms, self.weighted_by, self.run_config)
-        self._refused.clear()
-        self._foreign.clear()
-        confirmed = [node for node, said in self._carry(sent, last.message.metadata, self.patience) if confirms(said)]
-        return outcome(phase, sent, confirmed, self._refused | self._foreign)
+        sent, carrier = last.requests(nodes, self._sums[phase].terms, self.weighted_by, self.run_config), self._carrier
+        carrier.forget()
+        replied = carrier.carry(sent, self.patience, last.message.metadata.message_type, last.message.metadata.group_id)
+        confirmed = [node for node, said in replied if confirms(said)]
+        return outcome(phase, sent, confirmed, carrier.refused | carrier.foreign)
 
     def get_nodes(self) -> Iterable[Any]:
         """Return the connected SuperNodes."""
@@ -184,9 +176,8 @@ class SumGrid(Grid):
             ConfigError: messages that differ from each other, or that most SuperNodes do not accept.
             BudgetSpent: the privacy budget allows no round.
         """
-        given, self._longest = list(messages), timeout
-        self._refused.clear()
-        self._foreign.clear()
+        given, self._carrier.longest = list(messages), timeout
+        self._carrier.forget()
         if not given or self.stopped is not None:
             return []
         if given[0].content.array_records:
@@ -204,7 +195,7 @@ class SumGrid(Grid):
         """Run the sum of a phase; errors as of `send_and_receive`, at any round."""
         phase, digest = phase_of(given[0]), common_digest(given, self.weighted_by, self.run_config)
         record, model = model_of(given[0], phase)
-        begun, before = time.monotonic(), self._exchanges
+        begun, before = time.monotonic(), self._carrier.exchanges
         base = base_of(model, self.metrics[phase], digest)
         result: SumResult | None = None
         why: tuple[str, ...] = ()
@@ -222,7 +213,7 @@ class SumGrid(Grid):
         self._note(phase, before, begun, result, why)
         if result is not None:
             self._last[phase] = LastSum(given[0], result)
-        elif self._exchanges > before:
+        elif self._carrier.exchanges > before:
             self._last[phase] = None
         if result is None or not result.weight > 0:
             return []
@@ -242,14 +233,18 @@ class SumGrid(Grid):
         if phase not in self._sums:
             connected = len(list(self.grid.get_node_ids()))
             if self._roster is not None and connected < self._roster.clients:
-                sampled = max(sampled, min(_SMALLEST_COHORT, self._roster.clients))
+                # Where SuperNodes died before the first evaluation, its terms are for the fewest clients that there can
+                # be terms for, and the missing ones count as lost.
+                sampled = max(sampled, min(SMALLEST_COHORT, self._roster.clients))
             self._check_nodes(phase, base, sampled, connected)
             terms = self.make_terms(phase, base, sampled, connected if self._roster is None else self._roster.clients)
             server = SumServer(terms) if self.folder is None else kept_sum(self.folder, phase, terms, self.seal)
             terms = server.terms
             _LOG.info("%s, terms %s: %s", phase, terms.digest.hex()[:16], terms.plan)
             self._sums[phase], self._terms[phase] = server, terms.to_bytes()
-            self._roster = self._roster or Roster(terms.clients)
+            if self._roster is None:
+                self._roster = Roster(terms.clients)
+                self._carrier.nodes = self._roster.nodes
         return self._sums[phase]
 
     def _check_nodes(self, phase: str, base: Mapping[str, NumPyArray], sampled: int, connected: int) -> None:
@@ -294,7 +289,7 @@ class SumGrid(Grid):
         if not parties:  # no site that was asked for its number gave one
             if self.trained:
                 raise RoundVoid("none of the sampled SuperNodes is a client of these terms")
-            self._refuse(self._refused or self._foreign)
+            self._refuse(self._carrier.refused or self._carrier.foreign)
         return parties[: terms.cohort]
 
     @property
@@ -304,13 +299,12 @@ class SumGrid(Grid):
 
     def _ask(self, nodes: list[int], message: Message) -> Iterator[tuple[int, int]]:
         """Ask sites for their numbers."""
-        contents = {node: SumRequest(-1).content() for node in nodes}  # -1: the request asks for the client's number
-        for node, content in self._carry(contents, message.metadata, self.patience):
+        contents, like = {node: SumRequest(-1).content() for node in nodes}, message.metadata  # -1: asks for the number
+        for node, content in self._carrier.carry(contents, self.patience, like.message_type, like.group_id):
             try:
                 party = party_named(content, node)
             except VersionRefused as error:
-                self._refused[node] = str(error)
-                _LOG.warning("SuperNode %d gets no number: %s", node, error)
+                self._carrier.refuse(node, error)
                 continue
             if party is not None:
                 yield node, party
@@ -325,39 +319,32 @@ class SumGrid(Grid):
             phase: `train` or `evaluate`.
             timeout: seconds to wait for the updates; `None` for no limit.
         """
-        roster = self._known_roster
+        roster, carrier, agreed = self._known_roster, self._carrier, self._terms[phase]
         while server.result is None:
             requests, uploads = server.outgoing, server.wants_updates
             wait = timeout  # for updates, which take training; other replies are quick
             if not uploads:
                 wait = self.patience if timeout is None else min(timeout, self.patience)
-            numbers = {roster.node(party): party for party in requests}
-            contents = {
-                roster.node(party): SumRequest(
-                    party, self.weighted_by, self.run_config, self._terms[phase], data, digest.hex() if uploads else ""
-                ).content(message.content if uploads else None)
-                for party, data in requests.items()
-            }
+            shown, original = (digest.hex(), message.content) if uploads else ("", None)
+
+            def wrap(party: int, data: bytes, shown: str = shown, original: RecordDict | None = original) -> RecordDict:
+                return SumRequest(party, self.weighted_by, self.run_config, agreed, data, shown).content(original)
+
+            wrapping = Wrapping(message.metadata.message_type, message.metadata.group_id, wrap, reply_data)
             missing, needed = set(requests), server.terms.plan.threshold
-            for node, content in self._carry(contents, message.metadata, wait):
-                party = numbers[node]
-                try:
-                    data = reply_data(content, party)
-                except MalformedError as error:
-                    self._refused[node] = str(error)
-                    _LOG.warning("SuperNode %d dropped out: %s", node, error)
-                    continue
+            for party, data in carrier.arrivals(requests, wait, wrapping):
                 missing.discard(party)
                 server.receive({party: data}, more=bool(missing))
-            refusing = set(self._refused) & set(contents)
+            asked = {roster.node(party) for party in requests}
+            refusing = set(carrier.refused) & asked
             # Before the first complete round so many refusals mean that sites do not allow the terms: the run ends, as
             # further rounds would be void too. Later the round is void, and the strategy goes on.
-            if refusing and server.round == 0 and len(contents) - len(refusing) < needed:
+            if refusing and server.round == 0 and len(asked) - len(refusing) < needed:
                 server.abandon()
-                self._refuse(self._refused)
-            if server.round == 0 and set(contents) <= set(self._foreign):  # as with a mod before secure_mod
+                self._refuse(carrier.refused)
+            if server.round == 0 and asked <= set(carrier.foreign):  # as with a mod before secure_mod
                 server.abandon()
-                self._refuse(self._foreign)
+                self._refuse(carrier.foreign)
             if missing:  # end the stage without them; otherwise the last reply has ended it
                 server.receive({})
         return server.result
@@ -365,35 +352,15 @@ class SumGrid(Grid):
     def _refuse(self, refused: Mapping[int, str]) -> None:
         """Raise `ConfigError` that names one SuperNode which does not accept the terms, and its reason."""
         node, reason = next(iter(refused.items()), (0, "none of them answered"))
-        remedy = "" if refused is self._foreign else ALLOW
+        remedy = "" if refused is self._carrier.foreign else ALLOW
         raise ConfigError(f"too few SuperNodes take part: {len(refused)} refuse, for instance {node}: {reason}{remedy}")
-
-    def _carry(
-        self, contents: Mapping[int, RecordDict], like: Any, wait: float | None
-    ) -> Iterator[tuple[int, RecordDict]]:
-        """Send contents to SuperNodes, and yield the contents of their replies as they arrive."""
-        self._exchanges += 1
-        first = None if wait is None or self._exchanges > 1 else self._longest  # SuperNodes may only be starting
-        ttl = wait if first is None else max(wait or 0.0, first)
-        sent = {n: Message(c, n, like.message_type, ttl=ttl, group_id=like.group_id) for n, c in contents.items()}
-        for node, reply in replies(self.grid, sent, wait, self.poll, first=first):
-            self._refused.pop(node, None)
-            self._foreign.pop(node, None)
-            if not reply.has_error():
-                yield node, reply.content
-                continue
-            _LOG.warning("SuperNode %d dropped out: %.300s", node, reply.error.reason)
-            if (refusal := refusal_of(reply.error)) is not None:
-                self._refused[node] = refusal
-            elif (other := foreign(reply.error)) is not None:
-                self._foreign[node] = other
 
     def _note(self, phase: str, before: int, begun: float, result: SumResult | None, void: tuple[str, ...]) -> None:
         """Add a phase to the record; `before` and `begun` are the exchanges made and the time at its begin."""
-        roster, exchanges, seconds = self._known_roster, self._exchanges - before, time.monotonic() - begun
+        roster, exchanges, seconds = self._known_roster, self._carrier.exchanges - before, time.monotonic() - begun
         survivors = () if result is None else tuple(roster.node(party) for party in result.survivors)
         refusals = {} if result is None else {roster.node(p): text for p, text in result.refusals.items()}
-        refusals |= self._refused | self._foreign
+        refusals |= self._carrier.refused | self._carrier.foreign
         error = 0.0 if result is None else max(result.error.values(), default=0.0)
         self.rounds.append(SecureRound(phase, exchanges, survivors, seconds, void, refusals, error))
         _LOG.info("%s: sum of %d clients after %d exchanges, %.1f s", phase, len(survivors), exchanges, seconds)

@@ -26,10 +26,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from securefed._messages import PROTOCOL_VERSION, SERVER, check_version
 from securefed._tensors import Array
-from securefed.errors import ConfigError, MalformedError
-from securefed.flower._arrays import arrays_of
-from securefed.flower._grid import from_record, to_record
-from securefed.flower._refusals import ORDER
+from securefed.errors import ConfigError, DataError, MalformedError
+from securefed.flower._grid import ORDER, from_record, to_record
 from securefed.parties._result import SumResult
 
 TRAIN, EVALUATE = "train", "evaluate"
@@ -253,6 +251,32 @@ def model_of(message: Message, phase: str) -> tuple[str, dict[str, Array]]:
         raise ConfigError(f"a training message must hold one ArrayRecord, the model; got {len(records)}")
     [(name, record)] = records
     return name, arrays_of(record)
+
+
+def arrays_of(record: ArrayRecord) -> dict[str, Array]:
+    """Return the arrays of a record by name.
+
+    Raises:
+        DataError: bytes that are no NumPy array, such as another serialisation, a header without its entries, or an
+            archive of several.
+    """
+    out: dict[str, Array] = {}
+    for name, given in record.items():
+        try:
+            value = given.numpy()
+        except Exception as error:  # NumPy raises errors of many types for a header that is no header
+            raise DataError(_wrong(name, f"{type(error).__name__}: {error}")) from error
+        if not isinstance(value, np.ndarray):
+            raise DataError(_wrong(name, f"they are a {type(value).__name__}"))
+        out[name] = value
+    return out
+
+
+def _wrong(name: str, why: str) -> str:
+    return (
+        f"the bytes of the array {name[:100]!r} are no NumPy array ({why[:200]}); make the record from arrays or "
+        "tensors, as ArrayRecord(model.state_dict()) does"
+    )
 
 
 def base_of(model: Mapping[str, Array], metrics: Sequence[str], digest: bytes) -> dict[str, Array]:

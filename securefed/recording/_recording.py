@@ -21,7 +21,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefed._messages import SERVER, ClientId, ClippingNoiseRecord, Message, RoundRecord, SentMessage, Transcript
+from securefed._clipping_noise import ClippingNoiseRecord
+from securefed._messages import SERVER, ClientId, Message, RoundRecord, SentMessage, Transcript
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors, encode
 from securefed.errors import DataError, TranscriptError

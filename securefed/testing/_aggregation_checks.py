@@ -22,10 +22,10 @@ import numpy as np
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import pack, restore
 from securefed._tensors import Tensors
-from securefed.defenses._base import Aggregation, Defense, Session, UploadContext, some_client_out
+from securefed.defenses._base import Aggregation, Defense, Session, UploadContext, has_indicator, some_client_out
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._plan import Plan, has_indicator
+from securefed.defenses._plan import Plan
 from securefed.errors import ProtocolError, SecureFedError, TooFewSurvivors
 from securefed.testing._transform_checks import CLIENTS, LAYOUT, contributions
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securefed import Dataset, Federation, Transcript, chain
-from securefed._messages import ClippingNoiseRecord
+from securefed._clipping_noise import ClippingNoiseRecord
 from securefed._persistence import container
 from securefed.algorithms import SSI
 from securefed.attacks import views

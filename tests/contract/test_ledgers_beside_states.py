@@ -16,7 +16,6 @@ from securefed._commands.party_exchange import Exchange
 from securefed._commands.party_turns import take_turn
 from securefed.errors import LedgerLost, RoundVoid
 from securefed.flower import SitePolicy
-from securefed.flower._folder import ClientFolder
 from securefed.parties import SumClient, SumServer
 from securefed.parties._guards import ledger_beside
 from tests.contract.doors import (
@@ -86,8 +85,7 @@ def app_folder(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
     door = Folder(tmp_path)
     assert door.play(ALL) == ALL
     assert door.play(FOUR) == ()
-    [state] = list(tmp_path.glob("client-0-*.state"))
-    return ClientFolder(state).ledger, tmp_path / "client-0.ledger"
+    return lambda: SitePolicy(folder=tmp_path).of_data(0), tmp_path / "client-0.ledger"
 
 
 @pytest.mark.parametrize("door", [client_file, party_command, site_folder, app_folder])

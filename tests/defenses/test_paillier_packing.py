@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefed import Layout, TensorSpec, chain
-from securefed.defenses._base import INDICATOR
+from securefed.defenses._base import INDICATOR, without_indicator
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.defenses._homomorphic.packing import Packing, units
-from securefed.defenses._plan import without_indicator
 from securefed.errors import MalformedError, PlanError, RangeRefused
 
 BITS = 512

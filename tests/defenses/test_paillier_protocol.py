@@ -9,8 +9,8 @@ import pytest
 from securefed import SERVER, chain
 from securefed._messages import KEY_HOLDER
 from securefed.defenses import KeyHolder, paillier
+from securefed.defenses._base import without_indicator
 from securefed.defenses._homomorphic import open_upload
-from securefed.defenses._plan import without_indicator
 from securefed.errors import MalformedError, TooFewSurvivors
 from tests.defenses.paillier import (
     DEFENCE,

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from securefed import SERVER, Message, chain
 from securefed._messages import KEY_HOLDER
 from securefed.defenses import KeyHolder, Session
-from securefed.defenses._base import INDICATOR, some_client_out, without_indicator_tensor
+from securefed.defenses._base import INDICATOR, some_client_out, without_indicator, without_indicator_tensor
 from securefed.defenses._homomorphic import InsecurePaillier, cipher
-from securefed.defenses._plan import without_indicator
 from securefed.errors import BindingError, MalformedError, ProtocolError, TooFewSurvivors
 from tests.defenses.paillier import (
     ENCODED,

@@ -9,10 +9,9 @@ import pytest
 from securefed import SERVER, Message, chain
 from securefed._persistence.packing import pack
 from securefed.defenses import Aggregation, KeySet, Session, threshold_paillier
-from securefed.defenses._base import some_client_out
+from securefed.defenses._base import some_client_out, without_indicator
 from securefed.defenses._homomorphic import InsecureThresholdPaillier, ThresholdPaillier, insecure_deal
 from securefed.defenses._homomorphic import threshold as threshold_module
-from securefed.defenses._plan import without_indicator
 from securefed.errors import (
     AuthenticationError,
     BindingError,

@@ -16,7 +16,7 @@ from securefed.defenses import Identities, chain, clip, new_identity, public_ide
 from securefed.defenses._secure_aggregation import verification
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
 from securefed.flower._grid import to_record
-from securefed.flower._last_sums import UNVERIFIED
+from securefed.flower._outcome import UNVERIFIED
 from securefed.flower._sum_messages import _DATA, SumRequest
 from securefed.parties import SumResult, SumTerms
 from tests.flower import ordinary_app

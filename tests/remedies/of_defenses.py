@@ -24,8 +24,7 @@ from securefed.defenses import (
 )  # fmt: skip
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation.graph import design_sparse_graph
-from securefed.defenses._secure_aggregation.planning import plan_sparse_graph
+from securefed.defenses._secure_aggregation.graph import design_sparse_graph, plan_sparse_graph
 from tests.remedies.followed import Followed, arguments, evaluated, found
 
 LAYOUT = Layout((TensorSpec("w", (6,), 1.0),))

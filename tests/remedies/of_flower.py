@@ -11,8 +11,8 @@ from torch import nn
 
 from securefed.defenses import chain, clip, secure_aggregation, skellam
 from securefed.flower import SecureStrategy, SitePolicy
-from securefed.flower._arrays import arrays_of
 from securefed.flower._client import party_of
+from securefed.flower._sum_messages import arrays_of
 from tests.parties.sums import terms_of
 from tests.remedies.followed import Followed, arguments, evaluated, found
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from securefed import SERVER, ClientId, Message
 from securefed.defenses import Plan, Session
-from securefed.defenses._secure_aggregation import SecureAggregation, channel, consistency, masks, primitives
+from securefed.defenses._secure_aggregation import SecureAggregation, consistency, masks, primitives
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
-from securefed.defenses._secure_aggregation.unmasking import holders_of
+from securefed.defenses._secure_aggregation.shares import holders_of
 
 RUN = "0123456789abcdef0123456789abcdef"
 
@@ -83,7 +83,7 @@ class Adversary:
         session = self.session
         if not sealed:
             secret = self.server.channels[client]
-            body = channel.seal(secret, session.run, session.round, stage, SERVER, client, body)
+            body = primitives.seal(secret, session.run, session.round, stage, SERVER, client, body)
         request = Message(session.run, session.round, stage, SERVER, client, body)
         encoded = {"w": self.values[client]} if stage == "upload" else None
         new, answer = self.protocol.client_step(state or self.clients[client], request, encoded)

@@ -15,7 +15,7 @@ import numpy as np
 from securefed import Message, Tensors
 from securefed._persistence.packing import from_bytes
 from securefed.defenses import Identities
-from securefed.defenses._secure_aggregation import channel
+from securefed.defenses._secure_aggregation import primitives
 from securefed.defenses._secure_aggregation.primitives import private_key, public_bytes
 
 FORGER = Identities.generate(8)
@@ -63,9 +63,9 @@ NETWORK: Mapping[str, Fault] = {"lost": lost, "another header": another_header, 
 def resealed(message: Message, secret: bytes, changes: Tensors) -> Message:
     """The message with fields changed by the party that may seal it; what rides on it stays."""
     riding = {name: value for name, value in message.body.items() if name.startswith("next/")}
-    own = {name: value for name, value in message.body.items() if name not in riding and name != channel.TAG}
+    own = {name: value for name, value in message.body.items() if name not in riding and name != primitives.TAG}
     ends = message.run, message.round, message.stage, message.sender, message.receiver
-    return replace(message, body={**channel.seal(secret, *ends, {**own, **changes}), **riding})
+    return replace(message, body={**primitives.seal(secret, *ends, {**own, **changes}), **riding})
 
 
 def server_lies(message: Message, secret: bytes, salt: int) -> Message:

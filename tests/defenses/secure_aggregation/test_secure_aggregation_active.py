@@ -8,13 +8,12 @@ import pytest
 
 from securefed.defenses import Identities, new_identity, public_identity, secure_aggregation
 from securefed.defenses._secure_aggregation import (
-    channel,
     consistency,
     masking_client,
+    masking_server,
     masks,
     primitives,
-    share_dealing,
-    unmasking,
+    shares,
 )
 from securefed.defenses._secure_aggregation import graph as graph_module
 from securefed.defenses._secure_aggregation.session import graph_seed
@@ -72,7 +71,7 @@ def shares_for_old_keys(net):
     """Client 2's keys of exchange 0 stand in the roster of exchange 1."""
     old = under_attack(net, 5).follow("shares").outgoing[VICTIM]
     attack = under_attack(net, 5, number=1).follow("shares")
-    body = {name: value.copy() for name, value in attack.outgoing[VICTIM].items() if name != channel.TAG}
+    body = {name: value.copy() for name, value in attack.outgoing[VICTIM].items() if name != primitives.TAG}
     for name in ("share_keys", "mask_keys", "signatures"):
         body[name][2] = old[name][2]
     return attack.ask(VICTIM, "shares", body)
@@ -204,7 +203,7 @@ def test_a_server_that_unmasks_below_the_threshold(net, monkeypatch):
     monkeypatch.setattr(
         masking_client,
         "_take_survivors",
-        lambda state, request: channel.take_ids(request, "alive", state.share_dealers),
+        lambda state, request: request.take_ids("alive", state.share_dealers),
     )
     with pytest.raises(ContradictionError, match="3 survivors signed"):
         below_the_threshold(net)
@@ -239,9 +238,16 @@ def of_the_servers_choice(net, monkeypatch, *, at_clients):
         return len(near & set(corrupt)) >= 3
 
     chosen = next(seed for seed in (bytes([i]) * 32 for i in range(256)) if exposes(seed))
-    monkeypatch.setattr(unmasking, "graph_seed", lambda digest: chosen)
+    real = shares.dealt_shares
+
+    def by_the_server(state):
+        with monkeypatch.context() as own:
+            own.setattr(shares, "graph_seed", lambda digest: chosen)
+            return real(state)
+
+    monkeypatch.setattr(masking_server, "dealt_shares", by_the_server)
     if at_clients:
-        monkeypatch.setattr(share_dealing, "graph_seed", lambda digest: chosen)
+        monkeypatch.setattr(shares, "graph_seed", lambda digest: chosen)
     changes = {"degree": 4, "shares": 3, "threshold": 14}
     attack = under_attack(net, 20, corrupt=corrupt, changes=changes).follow("confirm")
     return np.array_equal(attack.opened([VICTIM], both=True), attack.values[VICTIM])

@@ -12,7 +12,7 @@ import pytest
 from securefed import SERVER, Aggregate, Message
 from securefed._persistence.packing import pack
 from securefed.defenses import Session, secure_aggregation
-from securefed.defenses._secure_aggregation import masks, primitives, share_dealing, verification
+from securefed.defenses._secure_aggregation import masks, primitives, shares, verification
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MaskingClient, seed_commitment
 
@@ -195,7 +195,7 @@ def test_rounds_tensors_and_directions_never_share_a_key(net, monkeypatch) -> No
 
         return counted
 
-    for module in (share_dealing, verification):
+    for module in (shares, verification):
         monkeypatch.setattr(module, "encrypt_once", count("message", module.encrypt_once))
     monkeypatch.setattr(masks, "mask_stream", count("mask", masks.mask_stream))
     for module in (verification, primitives, masks):

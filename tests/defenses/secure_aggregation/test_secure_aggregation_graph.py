@@ -13,12 +13,12 @@ from scipy import stats
 
 from securefed import SERVER, Message
 from securefed.defenses import Session, secure_aggregation
-from securefed.defenses._secure_aggregation import SecureAggregation, channel, graph, masks
+from securefed.defenses._secure_aggregation import SecureAggregation, graph, masks, primitives
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
 from securefed.defenses._secure_aggregation.masks import neighbourhoods, neighbours
 from securefed.defenses._secure_aggregation.primitives import FIELD, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import graph_seed
-from securefed.defenses._secure_aggregation.unmasking import holders_of
+from securefed.defenses._secure_aggregation.shares import holders_of
 from securefed.errors import ConfigError, ContradictionError, PlanError, TooFewSurvivors
 from tests.combinations import first_ones
 from tests.defenses.secure_aggregation.adversary import with_numbers
@@ -252,7 +252,7 @@ def test_a_client_whose_neighbours_did_not_deal_does_not_upload(net, forty) -> N
         mine = sorted(set(clients[30].neighbourhood) & set(server.share_dealers))
         rows = [row for row, c in enumerate(mine) if c not in gone]
         body = {"ids": ids, "bundles": requests[30]["bundles"][rows]}
-        sealed = channel.seal(server.channels[30], session.run, session.round, "upload", SERVER, 30, body)
+        sealed = primitives.seal(server.channels[30], session.run, session.round, "upload", SERVER, 30, body)
         request = Message(session.run, session.round, "upload", SERVER, 30, sealed)
         return SecureAggregation().client_step(clients[30], request, contributions[30])
 

@@ -10,7 +10,7 @@ import pytest
 
 from securefed import SERVER, Message
 from securefed.defenses import Identities, secure_aggregation
-from securefed.defenses._secure_aggregation import SecureAggregation, channel, masks, primitives
+from securefed.defenses._secure_aggregation import SecureAggregation, masks, primitives
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
 from securefed.errors import ContradictionError, PlanError
@@ -42,7 +42,9 @@ class Harvester:
         alive = np.asarray([c for c in COHORT if c not in dead], np.int64)
         body = {"alive": alive, "dead": np.asarray(sorted(dead), np.int64)}
         session = self.session
-        sealed = channel.seal(self.server.channels[client], session.run, session.round, "unmask", SERVER, client, body)
+        sealed = primitives.seal(
+            self.server.channels[client], session.run, session.round, "unmask", SERVER, client, body
+        )
         request = Message(session.run, session.round, "unmask", SERVER, client, sealed)
         new, reply = SecureAggregation().client_step(state or self.states[client], request, None)
         self.found[MASK_KEY if VICTIM in dead else SEED][client] = reply["shares"][VICTIM]
@@ -96,7 +98,7 @@ def test_a_client_never_gives_both_kinds_of_one_secret(net):
     for client in COHORT:
         both = {"alive": np.asarray(COHORT, np.int64), "dead": np.asarray([VICTIM], np.int64)}
         session = attack.session
-        sealed = channel.seal(attack.server.channels[client], session.run, 0, "unmask", SERVER, client, both)
+        sealed = primitives.seal(attack.server.channels[client], session.run, 0, "unmask", SERVER, client, both)
         with pytest.raises(ContradictionError, match="alive and dead"):
             SecureAggregation().client_step(
                 attack.states[client], Message(session.run, 0, "unmask", SERVER, client, sealed), None

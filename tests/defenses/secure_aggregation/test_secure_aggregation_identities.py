@@ -11,9 +11,8 @@ import pytest
 from securefed import SERVER
 from securefed._persistence.packing import pack
 from securefed.defenses import Identities, Session, new_identity, public_identity, secure_aggregation
-from securefed.defenses._secure_aggregation import SecureAggregation, channel, consistency
-from securefed.defenses._secure_aggregation.graph import design_sparse_graph
-from securefed.defenses._secure_aggregation.planning import plan_sparse_graph
+from securefed.defenses._secure_aggregation import SecureAggregation, consistency
+from securefed.defenses._secure_aggregation.graph import design_sparse_graph, plan_sparse_graph
 from securefed.defenses._secure_aggregation.session import session_digest
 from securefed.errors import AuthenticationError, ConfigError, PlanError, TooFewSurvivors
 
@@ -162,8 +161,6 @@ def test_a_client_that_signs_something_else_is_named_and_the_round_goes_on(net, 
     assert out.aggregate.survivors == left
     assert np.array_equal(out.aggregate.total["w"], net.sum(contributions, left)["w"])
     assert [(by, type(refusal), refusal.sender) for by, refusal in out.refusals] == [(SERVER, AuthenticationError, 3)]
-    monkeypatch.setattr(
-        consistency, "take_signature", lambda reply, *rest: channel.take(reply, "signature", np.uint8, (64,))
-    )
+    monkeypatch.setattr(consistency, "take_signature", lambda reply, *rest: reply.take("signature", np.uint8, (64,)))
     with pytest.raises(TooFewSurvivors):
         net.drive(session, contributions, protocol=protocol)

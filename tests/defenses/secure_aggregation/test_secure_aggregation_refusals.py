@@ -9,7 +9,7 @@ import pytest
 
 from securefed import SERVER, Message
 from securefed._persistence.packing import pack, restore
-from securefed.defenses._secure_aggregation import SecureAggregation, channel, masking_client, share_dealing
+from securefed.defenses._secure_aggregation import SecureAggregation, masking_client, primitives, shares
 from securefed.defenses._secure_aggregation.primitives import PrimeField
 from securefed.errors import (
     AuthenticationError,
@@ -26,7 +26,7 @@ COHORT = (2, 3, 5, 8, 11)
 def request_for(session, server, stage, client, body):
     """A request as a lying server would seal it."""
     secret = server.channels[client]
-    sealed = channel.seal(secret, session.run, session.round, stage, SERVER, client, body)
+    sealed = primitives.seal(secret, session.run, session.round, stage, SERVER, client, body)
     return Message(session.run, session.round, stage, SERVER, client, sealed)
 
 
@@ -123,7 +123,7 @@ def test_clients_that_were_shown_different_rosters_do_not_share(net):
     clients, server, requests = net.upto(session, contributions, "shares")
     forged = dict(requests)
     body = {name: value.copy() for name, value in requests[5].items() if name != "tag"}
-    body["mask_keys"][4] = np.frombuffer(channel.hkdf(b"x", b""), np.uint8)
+    body["mask_keys"][4] = np.frombuffer(primitives.hkdf(b"x", b""), np.uint8)
     forged[5] = request_for(session, server, "shares", 5, body).body
 
     def opened(outgoing):
@@ -241,7 +241,7 @@ def test_a_dealer_whose_shares_do_not_combine_is_named(net, monkeypatch, drops, 
                 shares[0, kind, 16] ^= 1
             return shares
 
-    monkeypatch.setattr(share_dealing, "FIELD", Crooked(share_dealing.FIELD.prime))
+    monkeypatch.setattr(shares, "FIELD", Crooked(shares.FIELD.prime))
     with pytest.raises(AuthenticationError, match="do not combine") as caught:
         net.drive(session, net.contributions(session), drops)
     assert caught.value.sender == 8
@@ -252,7 +252,7 @@ def test_a_dealer_whose_shares_do_not_combine_is_named(net, monkeypatch, drops, 
 
 def test_a_dealer_whose_tags_do_not_fit_its_shares_is_named_by_its_holders(net, monkeypatch):
     session = net.session(COHORT)
-    honest = share_dealing.share_tags
+    honest = shares.share_tags
 
     def forged(digest, dealer, holder, shares):
         return honest(
@@ -266,7 +266,7 @@ def test_a_dealer_whose_tags_do_not_fit_its_shares_is_named_by_its_holders(net, 
             seen.append(1)  # all have dealt: from here on everybody computes honestly
         return state
 
-    monkeypatch.setattr(share_dealing, "share_tags", forged)
+    monkeypatch.setattr(shares, "share_tags", forged)
     out = net.drive(session, net.contributions(session), adversary=watch)
     ((judge, refusal),) = out.refusals
     assert (judge, refusal.sender, type(refusal)) == (3, 8, MalformedError)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed.defenses._fixed_point import lanes, to_ring
-from securefed.defenses._secure_aggregation import masks, primitives, share_dealing
+from securefed.defenses._secure_aggregation import masks, primitives, shares
 from securefed.defenses._secure_aggregation import session as session_module
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.errors import AuthenticationError
@@ -213,7 +213,7 @@ def test_a_dead_clients_mask_key_does_not_open_its_encrypted_shares(net):
 
     def attempt(secret):
         agreement = primitives.agree(primitives.private_key(secret), share_key, 0)
-        key, _ = share_dealing.encrypted_shares_keys(agreement, server.digest, 3, 0)
+        key, _ = shares.encrypted_shares_keys(agreement, server.digest, 3, 0)
         return primitives.decrypt_once(key, bundle[:80].tobytes(), bound, 3)
 
     assert len(attempt(clients[3].share_secret)) == 64

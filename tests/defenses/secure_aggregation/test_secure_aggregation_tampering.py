@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefed import SERVER, Message
-from securefed.defenses._secure_aggregation import channel
+from securefed.defenses._secure_aggregation import primitives
 from securefed.defenses._secure_aggregation.primitives import label
 from securefed.errors import (
     AuthenticationError,
@@ -172,8 +172,8 @@ def test_no_two_bodies_have_one_tag():
     """Entries that look like one more length of the shape: the tag holds the number of dimensions, so they are none."""
     key, run = bytes(32), "0" * 32
     field = np.frombuffer(label(0), np.uint8)  # as bytes the length of an empty second dimension
-    sealed = channel.seal(key, run, 0, "upload", 5, SERVER, {"x": field})
-    channel.verify(key, Message(run, 0, "upload", 5, SERVER, sealed))
+    sealed = primitives.seal(key, run, 0, "upload", 5, SERVER, {"x": field})
+    primitives.verify(key, Message(run, 0, "upload", 5, SERVER, sealed))
     altered = {**sealed, "x": np.zeros((len(field), 0), np.uint8)}
     with pytest.raises(AuthenticationError):
-        channel.verify(key, Message(run, 0, "upload", 5, SERVER, altered))
+        primitives.verify(key, Message(run, 0, "upload", 5, SERVER, altered))
