@@ -27,13 +27,8 @@ class SuperNode:
 
     folders: Path
 
-    def __init__(
-        self, client: int, run: str, contract: Any, data: Any, defense: Any, seed: int, *, exchanges: Any, reveal: bool
-    ) -> None:
-        terms = Terms(
-            algorithm=contract.algorithm, defense=defense, public=contract.public, seed=seed, schema=contract,
-            reveals=reveal, exchanges=exchanges,
-        )  # fmt: skip
+    def __init__(self, client: int, run: str, schema: Any, data: Any, defense: Any, **own: Any) -> None:
+        terms = Terms(defense=defense, schema=schema, reveals=own.pop("reveal"), **own)
         place = Path(tempfile.mkdtemp(dir=self.folders))
         app = client_app(lambda _: terms, lambda _: data, folder=lambda _: place, seal=lambda _: SEAL)
         self.node = Node(app, {"partition-id": client})
