@@ -1,6 +1,6 @@
 # Two commands matter: `make audit` and `make test`. Each does its own set-up.
 # `make test` is what a change must pass. `make test-all` adds what it leaves out: the tests marked `exhaustive`, the other notebooks, and
-# all examples of the tests of hypothesis, of which `make test` draws a fifth (profiles in tests/conftest.py).
+# all examples of the tests of hypothesis, of which `make test` draws a tenth (profiles in tests/conftest.py).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -54,19 +54,19 @@ def grid_of(terms: Terms, **options: Any) -> LocalGrid:
     return LocalGrid(nodes)
 
 
-@pytest.mark.parametrize("name", ["pca/ssi", "optimization/scaffold", "personalized/flame"])
+OVER_FLOWER = {
+    "plain": chain(Quantise()),
+    "pipelined": chain(secure_aggregation(pipelined=True)),
+    "active": chain(secure_aggregation(identities=Identities.generate(CLIENTS), pipelined=True, verify=True)),
+    "paillier": chain(InsecurePaillier()),
+}
+
+
 @pytest.mark.parametrize(
-    "defense",
-    [
-        chain(Quantise()),
-        chain(secure_aggregation(pipelined=True)),
-        chain(secure_aggregation(identities=Identities.generate(CLIENTS), pipelined=True, verify=True)),
-        chain(InsecurePaillier()),
-    ],
-    ids=["plain", "pipelined", "active", "paillier"],
+    ("defense", "name"), each_value(OVER_FLOWER, ["pca/ssi", "optimization/scaffold", "personalized/flame"])
 )
-def test_a_run_over_flower_is_the_run_in_one_process(name: str, defense: Defense) -> None:
-    terms = terms_of(name, defense)
+def test_a_run_over_flower_is_the_run_in_one_process(name: str, defense: str) -> None:
+    terms = terms_of(name, OVER_FLOWER[defense])
     personal: dict[int, Any] = {}
 
     def keep(context: Any, result: Any) -> None:
