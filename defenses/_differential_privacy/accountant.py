@@ -34,6 +34,7 @@ from scipy.special import log_ndtr
 
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._public import require
+from securefed._tensors import Array
 
 DELTA: Final = 1e-5
 """The customary default: below one over the number of clients, for up to 100 000 of them."""
@@ -233,13 +234,22 @@ def _poisson_renyi(noise_multiplier: float, rounds: int, delta: float, rate: flo
 @lru_cache(maxsize=512)
 def _fixed_size_epsilon(noise_multiplier: float, rounds: int, delta: float, sampler: FixedSizeSampling) -> float:
     """Bound epsilon for cohorts of a fixed size by dp-accounting's Renyi divergences, neighbours by replacement."""
+    from dp_accounting.rdp import compute_epsilon  # noqa: PLC0415 - takes a second, and full participation does without
+
+    replaced = noise_multiplier / 2  # one contribution goes and another comes: twice the sensitivity
+    orders, divergences = _fixed_size_divergences(replaced, sampler)
+    epsilon, _ = compute_epsilon(orders, rounds * divergences, delta)
+    every_round = _gaussian_epsilon(math.sqrt(rounds) / replaced, delta)  # holds for any sampler blind to data
+    return min(float(np.float64(epsilon)), every_round)
+
+
+@lru_cache(maxsize=8)
+def _fixed_size_divergences(noise_multiplier: float, sampler: FixedSizeSampling) -> tuple[Array, Array]:
+    """Compute the Renyi orders and divergences of one round; those of several rounds are their sums."""
     import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 
-    replaced = noise_multiplier / 2  # one contribution goes and another comes: twice the sensitivity
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    noise = dp_accounting.GaussianDpEvent(replaced)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(sampler.clients, sampler.cohort, noise)
-    accountant.compose(event, rounds)
-    every_round = _gaussian_epsilon(math.sqrt(rounds) / replaced, delta)  # holds for any sampler blind to data
-    return min(float(np.float64(accountant.get_epsilon(delta))), every_round)
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier)
+    accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(sampler.clients, sampler.cohort, noise))
+    return accountant.orders, accountant.rdp
