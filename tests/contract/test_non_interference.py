@@ -64,7 +64,7 @@ DEFENSES: dict[str, Defense] = {
 CLEAR = "in the clear"
 COMBINATIONS = [(name, defense) for name in NAMES for defense in DEFENSES] + [(name, CLEAR) for name in PRIVATE]
 PROFILE = settings.default.max_examples
-AT_LEAST = 2 if settings.get_profile("gate").max_examples > PROFILE else 5
+AT_LEAST = 3 if settings.get_profile("gate").max_examples > PROFILE else 5
 """Schedules for each combination: `make test` plays fewer, as of all tests of hypothesis.
 
 The nightly profile's number is shared between the combinations."""

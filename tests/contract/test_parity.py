@@ -14,7 +14,7 @@ from securefed.defenses import Defense, Identities, secure_aggregation, threshol
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.testing._algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
-from tests.combinations import REPRESENTATIVES, quick, sampled
+from tests.combinations import REPRESENTATIVES, of_each_family, quick, sampled
 from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
 PINNED = Identities.generate(CLIENTS)
@@ -77,15 +77,7 @@ def test_clients_lost_at_every_stage_in_every_subset(name: str, lose: str, part:
     assert any(entry.void for entry in result.history)
 
 
-def of_each_family() -> list[Any]:
-    """All runs; `make test` makes those of the representatives, and one of each family: all algorithms run above."""
-    first = {name.split("/")[0]: name for name in reversed(NAMES)}
-    rows = list(product(NAMES, ["paillier", "paillier_threshold"]))
-    chosen = [row for k, row in enumerate(rows) if row[0] in REPRESENTATIVES or (k % 2 and row[0] in first.values())]
-    return [pytest.param(*row, marks=() if row in chosen else pytest.mark.exhaustive) for row in rows]
-
-
-@pytest.mark.parametrize(("name", "defense"), of_each_family())
+@pytest.mark.parametrize(("name", "defense"), of_each_family(NAMES, ["paillier", "paillier_threshold"]))
 def test_dropouts_under_paillier(name: str, defense: str) -> None:
     plan = [("upload", (0,)), ("upload", (1, 3)), ("upload", ()), ("upload", (4,))]
 
