@@ -1,6 +1,6 @@
 # Two commands matter: `make audit` and `make test`. Each does its own set-up.
 # `make test` is what a change must pass. `make test-all` adds what it leaves out: the tests marked `exhaustive`, the other notebooks, and
-# all examples of the tests of hypothesis, of which `make test` draws a fifth (profiles in tests/conftest.py).
+# all examples of the tests of hypothesis, of which `make test` draws a tenth (profiles in tests/conftest.py).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -10,8 +10,8 @@ AUDIT_ARGS ?=
 REPRODUCE_ARGS ?=
 RELEASE_ARGS ?=
 NIGHTLY_ARGS ?=
-# The three quickest notebooks; `make test-all` runs all of them.
-QUICK_NOTEBOOKS := notebooks/02_ssi_and_faps.ipynb notebooks/04_losac_claimed_defence.ipynb notebooks/07_privacy_in_the_ring.ipynb
+# The quickest notebook; `make test-all` runs all of them.
+QUICK_NOTEBOOKS := notebooks/04_losac_claimed_defence.ipynb
 # One more process than cores: some tests wait for processes of their own.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -42,7 +42,7 @@ audit: $(READY)  ## Attack every algorithm under every defence on real digits; w
 flower-demo: $(READY)  ## One Flower app on this machine, plain and secured, with a SuperNode that dies (some minutes)
 	$(BIN)/python -m examples.flower_demo
 
-test: $(READY)  ## What a change must pass: a sample of all combinations, three notebooks (about 6 minutes on 2 cores)
+test: $(READY)  ## What a change must pass: a sample of all combinations, one notebook (about 6 minutes on 2 cores)
 	$(PYTEST) -m "not exhaustive" --hypothesis-profile quick --nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
 
 test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slow searches and statistics, more examples

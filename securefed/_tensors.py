@@ -38,6 +38,9 @@ _PLACES: Final[Mapping[np.dtype[Any], int]] = {
     for place, name in enumerate(_TYPES)
 }
 
+_header_json: Final = json.JSONEncoder(sort_keys=True).encode
+_index_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 
 def is_torch(value: object) -> bool:
     """Tell whether a value is a torch tensor, without importing torch."""
@@ -210,14 +213,14 @@ def encode(tensors: Tensors, header: Mapping[str, Any] | None = None, *, before:
         DataError: an array of a type that safetensors does not hold, or a name that it reserves.
     """
     rows = sorted((_place(name, value), name, np.asarray(value, order="C")) for name, value in tensors.items())
-    index: dict[str, Any] = {} if header is None else {_METADATA: {"securefed": json.dumps(header, sort_keys=True)}}
+    index: dict[str, Any] = {} if header is None else {_METADATA: {"securefed": _header_json(header)}}
     entries, end = [], 0
     for place, name, value in rows:
         index[name] = {"dtype": _TYPES[place], "shape": value.shape, "data_offsets": (end, end + value.nbytes)}
         end += value.nbytes
         little = value.astype(value.dtype.newbyteorder("<"), copy=False)
         entries.append(little.reshape(-1).view(np.uint8).data)
-    head = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()
+    head = _index_json(index).encode()
     head += b" " * (-len(head) % 8)  # to the next multiple of 8
     return b"".join([before, len(head).to_bytes(8, "little"), head, *entries])
 

@@ -4,8 +4,8 @@ A battery runs one check on every combination of an algorithm with other factors
 `make test` keeps all combinations of three algorithms, one of each kind of state between rounds, and of the others a
 pairwise cover: each algorithm occurs, each value of each factor occurs with each family of algorithms (`pca/...`,
 `graph/...`: they share code), and each value of one factor occurs with each value of every other factor. What is left
-carries the mark `exhaustive`. Three batteries take less of the three: see
-`covered_rows`, and `in_turn` of `test_parity.py`.
+carries the mark `exhaustive`. Some batteries take less: see `covered_rows` and `of_each_family`, and `in_turn` of
+`test_parity.py`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,22 @@ def sampled_rows(rows: Sequence[Row]) -> list[Any]:
 def covered_rows(rows: Sequence[Row]) -> list[Any]:
     """Like `sampled_rows`, but a pairwise cover of the representatives too: for batteries whose runs cost most."""
     kept = set(cover(rows))
+    return [pytest.param(*row, marks=() if row in kept else pytest.mark.exhaustive) for row in rows]
+
+
+def of_each_family(names: Sequence[str], values: Iterable[Any]) -> list[Any]:
+    """Like `sampled`, but of the other algorithms only the first of each family, each with one of the values in turn.
+
+    It is for checks of what a family shares, in files where another battery runs every algorithm.
+
+    Args:
+        names: names of algorithms.
+        values: the values of another factor.
+    """
+    given = list(values)
+    first = list({name.split("/")[0]: name for name in reversed(names)}.values())
+    kept = {*product(REPRESENTATIVES, given), *((name, given[k % len(given)]) for k, name in enumerate(first))}
+    rows = product(names, given)
     return [pytest.param(*row, marks=() if row in kept else pytest.mark.exhaustive) for row in rows]
 
 

@@ -1,7 +1,7 @@
 """Profiles of hypothesis, and generators that no two tests share.
 
 All profiles but `nightly` and `nightly-quick` draw the same cases in every run, and none is timed. `gate` is loaded by
-default, `quick` by `make test`, which draws a fifth of the cases; `make test-all` runs all tests of hypothesis under
+default, `quick` by `make test`, which draws a tenth of the cases; `make test-all` runs all tests of hypothesis under
 `gate` too. `pytest --hypothesis-profile nightly tests/...` draws fresh cases, and many; `make nightly` does.
 """
 
@@ -23,7 +23,7 @@ from securefed.attacks._generic import StepClock, on_clock
 
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, **UNTIMED)
-settings.register_profile("quick", derandomize=True, max_examples=20, **UNTIMED)
+settings.register_profile("quick", derandomize=True, max_examples=10, **UNTIMED)
 settings.register_profile("nightly", derandomize=False, max_examples=10_000, **UNTIMED)
 settings.register_profile("nightly-quick", derandomize=False, max_examples=50, **UNTIMED)
 settings.load_profile("gate")
@@ -35,8 +35,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from here on, but not among the tests and modules."""
+    """Collect garbage from here on, but not among the tests and modules, and seldom: most goes by reference counts."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from securefed import _catalogue as catalogue
-from tests.combinations import REPRESENTATIVES, cover, each_value, first_ones, pairs, quick, sampled
+from tests.combinations import REPRESENTATIVES, cover, each_value, first_ones, of_each_family, pairs, quick, sampled
 
 ALGORITHMS = catalogue.algorithms.names
 DEFENSES, VIEWS, STAGES = ("clear", "masks", "paillier", "noise"), ("server", "sum"), (1, 2, 3)
@@ -53,6 +53,16 @@ def test_marks_are_on_the_rest_alone() -> None:
     unmarked = [parameter.values for parameter in parameters if not parameter.marks]
     assert set(unmarked) == set(quick(ROWS))
     assert {mark.name for parameter in parameters for mark in parameter.marks} == {"exhaustive"}
+
+
+def test_of_the_others_each_family_has_one_row_and_each_value_occurs() -> None:
+    parameters = of_each_family(ALGORITHMS, DEFENSES)
+    assert [parameter.values for parameter in parameters] == list(product(ALGORITHMS, DEFENSES))
+    kept = [parameter.values for parameter in parameters if not parameter.marks]
+    assert set(product(REPRESENTATIVES, DEFENSES)) <= set(kept)
+    others = [row for row in kept if row[0] not in REPRESENTATIVES]
+    assert families(kept) == families([(name,) for name in ALGORITHMS])
+    assert len({row[0].split("/")[0] for row in others}) == len(others) >= len({value for _, value in others}) == 4
 
 
 def test_a_pair_is_told_by_its_columns() -> None:

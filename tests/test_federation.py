@@ -33,6 +33,7 @@ from securefed.errors import (
     RoundVoid,
     StorageError,
 )
+from tests.combinations import each_value
 
 
 def data(clients: int = 4, seed: int = 0) -> list[Dataset]:
@@ -241,8 +242,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-@pytest.mark.parametrize("defense", [chain(Quantise()), chain(secure_aggregation())], ids=lambda d: d.name)
+@pytest.mark.parametrize(("method", "defense"), each_value(METHODS, [chain(Quantise()), chain(secure_aggregation())]))
 def test_a_killed_run_resumes_with_the_same_result(tmp_path, method, defense) -> None:
     """Killed in the middle of a round, with clients whose contributions of the round before are not settled."""
     whole = Federation(method, data(6), chain(Quantise()), seed=4, cohort=4).run(9)

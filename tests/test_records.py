@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import dp_accounting
@@ -62,6 +62,7 @@ def spent(federation: Federation) -> list[float]:
     return [federation.algorithm.spent(node.state.committed) for node in federation.nodes.values()]
 
 
+@cache
 def renyi(noise: float, rate: float, steps: int) -> float:
     """dp-accounting's Renyi accountant, at opacus' orders."""
     accountant = RdpAccountant(RDPAccountant.DEFAULT_ALPHAS, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)

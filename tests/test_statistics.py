@@ -16,6 +16,7 @@ from securefed.parties import SumClient, SumServer
 from securefed.statistics import ContingencyTable, Count, Covariance, Histogram, LinearRegression, Mean, Variance
 from securefed.statistics._estimate import Sums
 from securefed.statistics._suppression import small_cells
+from tests.combinations import each_value
 from tests.parties.helpers import play
 
 RNG = np.random.default_rng(0)
@@ -65,8 +66,7 @@ OMITTING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("defense", DEFENSES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("defense", "name"), each_value(DEFENSES, CASES))
 def test_each_statistic_is_that_of_all_rows_within_its_error(name: str, defense: str) -> None:
     statistic, parties, expected = CASES[name]
     found = statistic.simulate(parties, DEFENSES[defense])

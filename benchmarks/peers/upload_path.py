@@ -20,8 +20,17 @@ from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import INDICATOR, Defense, Session, UploadContext, without_indicator
 from securefed.defenses._chain import chain
 from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
-from securefed.defenses._secure_aggregation.mask_streams import CHUNKS, PATHS, forced, measure
+from securefed.defenses._secure_aggregation.mask_streams import (
+    CHUNKS,
+    PATHS,
+    ChunkBuffers,
+    choice,
+    forced,
+    mask_stream,
+    measure,
+)
 from securefed.defenses._secure_aggregation.mersenne import dot
+from securefed.defenses._secure_aggregation.primitives import agree, private_key, public_bytes
 from securefed.defenses._secure_aggregation.verification import FULL
 
 RUNS, ENTRIES, CLIENTS = 9, 1_000_000, 100
@@ -77,6 +86,9 @@ def _critical_path(options: Mapping[str, Any]) -> Iterator[Row]:
 def _beside_its_stream(path: str, options: Mapping[str, Any]) -> Iterator[Row]:
     """Compare all that a client computes until its upload with making the words of its masks alone; in turns.
 
+    Beside it stands what the protocol costs in NumPy at least: the encoding, the checks and the derivation of keys are
+    not in that.
+
     Args:
         path: how both make their streams; ours in the chunks that are fastest here.
         options: of the defence.
@@ -107,17 +119,33 @@ def _beside_its_stream(path: str, options: Mapping[str, Any]) -> Iterator[Row]:
             for start in range(0, 4 * ENTRIES, STREAM_CHUNK):
                 made.update_into(zeros[: 4 * ENTRIES - start], buffer)
 
+    own, other = private_key(secrets.token_bytes(32)), public_bytes(private_key(secrets.token_bytes(32)))
+
+    def least() -> None:
+        """Do what NumPy code must: make each stream, add it, and agree on two keys with each neighbour."""
+        streams = [(mask_stream(secrets.token_bytes(32)), True) for _ in range(masks)]
+        buffers = ChunkBuffers(np.dtype("<u4"), choice().chunk)
+        for start in range(0, ENTRIES, buffers.size):
+            buffers.sum(streams, min(buffers.size, ENTRIES - start))
+        for _ in range(2 * (masks - 1)):
+            agree(own, other, 1)
+
     speeds = measure()
     with forced(path, max(CHUNKS, key=lambda chunk: speeds[path, chunk])):
-        client()
-        stream()
-        ours, alone = zip(*((_ms(client), _ms(stream)) for _ in range(STREAM_TURNS)), strict=True)
+        calls = (client, stream, least)
+        for call in calls:
+            call()
+        ours, alone, bound = zip(*(map(_ms, calls) for _ in range(STREAM_TURNS)), strict=True)
     times, most = median(mine / its for mine, its in zip(ours, alone, strict=True)), 2.0 if options else 1.6
     graph = f"k={plan.masking.degree}" if plan.masking.degree else "complete"
     yield row(
         "client CPU until its upload", f"N={CLIENTS}, d={ENTRIES:.0e}, {graph}, {path}", ours, "ms",
         peer=median(alone), peer_name="its own mask stream, made only", target=f"<= {most:g} times the peer",
         met=times <= most,
+    )  # fmt: skip
+    yield row(
+        "least client CPU until its upload", f"N={CLIENTS}, d={ENTRIES:.0e}, {graph}, {path}", bound, "ms",
+        peer=median(alone), peer_name="its own mask stream, made only",
     )  # fmt: skip
 
 

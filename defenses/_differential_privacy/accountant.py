@@ -27,19 +27,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._public import require
+from securefed._tensors import Array
 
 DELTA: Final = 1e-5
 """The customary default: below one over the number of clients, for up to 100 000 of them."""
 _FINEST: Final = 0.3
 """Smallest noise multiplier for which Poisson sampling is accounted for. Below it the grid of a privacy loss
 distribution has millions of points: every round counts in full instead, which is a valid upper bound."""
+_GRID: Final = 1e-4
+"""Distance between the points of a privacy loss distribution."""
 _ORDERS: Final = tuple(sorted({*range(2, 129), *(int(order) for order in np.geomspace(128, 2**12, 40))}))
 """Renyi orders of Poisson sampling below the resolution of its loss distribution: integers, whose divergences are
 finite sums. With orders up to twice as large no epsilon that was tried fell by more than 4 %."""
@@ -194,14 +197,24 @@ def _log_delta(epsilon: float, mu: float) -> float:
 @lru_cache(maxsize=512)
 def _poisson_epsilon(noise_multiplier: float, rounds: int, delta: float, rate: float) -> float:
     """Bound epsilon under Poisson sampling by dp-accounting's privacy loss distributions."""
-    import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
-    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 - full participation does without it
 
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise_multiplier))
-    accountant.compose(event, rounds)
-    epsilon = float(np.float64(accountant.get_epsilon(delta)))
+    nothing = privacy_loss_distribution.identity(_GRID)
+    loss = nothing.compose(_poisson_loss(noise_multiplier, rate).self_compose(rounds))
+    epsilon = float(np.float64(loss.get_epsilon_for_delta(delta)))
     return epsilon if math.isfinite(epsilon) else _poisson_renyi(noise_multiplier, rounds, delta, rate)
+
+
+@lru_cache(maxsize=8)
+def _poisson_loss(noise_multiplier: float, rate: float) -> Any:
+    """Compute the privacy loss distribution of one round, which takes longer than to compose and to read it."""
+    import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier, value_discretization_interval=_GRID, sampling_prob=rate,
+        neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )  # fmt: skip
 
 
 def _poisson_renyi(noise_multiplier: float, rounds: int, delta: float, rate: float) -> float:
@@ -221,13 +234,22 @@ def _poisson_renyi(noise_multiplier: float, rounds: int, delta: float, rate: flo
 @lru_cache(maxsize=512)
 def _fixed_size_epsilon(noise_multiplier: float, rounds: int, delta: float, sampler: FixedSizeSampling) -> float:
     """Bound epsilon for cohorts of a fixed size by dp-accounting's Renyi divergences, neighbours by replacement."""
+    from dp_accounting.rdp import compute_epsilon  # noqa: PLC0415 - takes a second, and full participation does without
+
+    replaced = noise_multiplier / 2  # one contribution goes and another comes: twice the sensitivity
+    orders, divergences = _fixed_size_divergences(replaced, sampler)
+    epsilon, _ = compute_epsilon(orders, rounds * divergences, delta)
+    every_round = _gaussian_epsilon(math.sqrt(rounds) / replaced, delta)  # holds for any sampler blind to data
+    return min(float(np.float64(epsilon)), every_round)
+
+
+@lru_cache(maxsize=8)
+def _fixed_size_divergences(noise_multiplier: float, sampler: FixedSizeSampling) -> tuple[Array, Array]:
+    """Compute the Renyi orders and divergences of one round; those of several rounds are their sums."""
     import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 
-    replaced = noise_multiplier / 2  # one contribution goes and another comes: twice the sensitivity
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    noise = dp_accounting.GaussianDpEvent(replaced)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(sampler.clients, sampler.cohort, noise)
-    accountant.compose(event, rounds)
-    every_round = _gaussian_epsilon(math.sqrt(rounds) / replaced, delta)  # holds for any sampler blind to data
-    return min(float(np.float64(accountant.get_epsilon(delta))), every_round)
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier)
+    accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(sampler.clients, sampler.cohort, noise))
+    return accountant.orders, accountant.rdp

@@ -12,6 +12,7 @@ from securefed.errors import ConfigError, DataError, DivergenceError
 from securefed.problems import SoftmaxRegression, known_smoothness
 from tests.algorithms.rounds import Loop
 from tests.algorithms.test_personalized_flame import PROBLEM, gradient, make_clients, moreau, random_rounds
+from tests.combinations import first_ones
 
 ZERO = SoftmaxRegression(l2=0.1)  # its smoothness at the start is known
 METHODS = [FLAME, PFedMe, FedADMM, Ditto]
@@ -130,7 +131,7 @@ def test_planned_bounds_hold_for_the_worst_gradients_also_where_steps_overshoot(
         assert reached == pytest.approx(bound / 4)
 
 
-@pytest.mark.parametrize(("weighting", "begin"), [("uniform", "local"), ("rows", "global")])
+@pytest.mark.parametrize(("weighting", "begin"), first_ones([("uniform", "local"), ("rows", "global")]))
 def test_fedadmm_rests_at_the_centralised_optimum(weighting: str, begin: str) -> None:
     data = make_clients(4)
     method = FedADMM(problem=PROBLEM, learning_rate=0.4, local_steps=5, penalty=0.5, weighting=weighting, begin=begin)

@@ -12,6 +12,7 @@ from securefed.algorithms import FLAME, RoundOutcome, SupportsClientSelection
 from securefed.errors import ConfigError
 from securefed.problems import SoftmaxRegression
 from tests.algorithms.rounds import Loop
+from tests.combinations import first_ones
 
 PROBLEM = SoftmaxRegression(l2=0.1, initial_scale=0.3)
 
@@ -132,7 +133,7 @@ def test_one_client_is_the_centralised_admm() -> None:
         np.testing.assert_allclose(loop.clients[0].memory[0], theta, atol=1e-12)
 
 
-@pytest.mark.parametrize(("anchor", "weighting"), [("local", "rows"), ("global", "uniform")])
+@pytest.mark.parametrize(("anchor", "weighting"), first_ones([("local", "rows"), ("global", "uniform")]))
 def test_it_converges_to_the_minimiser_of_the_moreau_envelopes(anchor: str, weighting: str) -> None:
     data = make_clients(3)
     method = flame(anchor=anchor, weighting=weighting, learning_rate=0.5, local_steps=4)

@@ -174,7 +174,7 @@ def test_methods_with_memory_are_read_over_several_rounds() -> None:
     assert recovered(run.estimate, data) == 1.0
 
 
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", first_ones([1, 4]))
 def test_flames_rows_are_read_where_its_models_follow_the_broadcast(rows: int) -> None:
     data, defense = clients(8, rows), chain(secure_aggregation())
     flame = partial(FLAME, local_steps=3, anchor="global")
@@ -201,7 +201,7 @@ def test_without_declared_bounds_the_classes_may_be_as_sharp_as_rounding_allows(
     assert recovered(run.estimate, data) == 1.0
 
 
-@pytest.mark.parametrize("count", [6, 30])
+@pytest.mark.parametrize("count", first_ones([6, 30]))
 def test_classes_as_thresholds_read_every_row_from_sums(count: int) -> None:
     data = clients(count)
     defense = chain(secure_aggregation()) if count < 10 else None

@@ -15,6 +15,7 @@ from securefed.attacks import ChosenConsensus
 from securefed.defenses import quantise, secure_aggregation
 from securefed.errors import TranscriptError
 from securefed.problems import SoftmaxRegression
+from tests.combinations import first_ones
 
 FEATURES, METHOD = 5, PPGL()
 
@@ -43,7 +44,7 @@ def deceive(data: list[Dataset], attack: ChosenConsensus, method: Any = METHOD, 
     return DeviatingServer(method, data, options.pop("defense", chain(quantise())), attack, **options).deceive()
 
 
-@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("steps", first_ones([1, 5]))
 def test_every_clients_distances_come_out_of_secure_sums(steps: int) -> None:
     data = signals(3)
     run = deceive(data, ChosenConsensus(), PPGL(local_steps=steps), defense=chain(secure_aggregation(verify=True)))

@@ -19,6 +19,7 @@ from securefed.attacks._active.trap_weights import _known, _simulated
 from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import TorchModule
+from tests.combinations import first_ones
 
 SHAPE, PIXELS, CLASSES = (1, 6, 6), 36, 4
 nn = torch.nn
@@ -86,7 +87,7 @@ def simulated(problem: Any, data: list[Dataset]) -> tuple[SimulatedClient, Any]:
     return client, client.model.parameters(honest)
 
 
-@pytest.mark.parametrize("model", [residual, attention])
+@pytest.mark.parametrize("model", first_ones([residual, attention]))
 def test_an_imprint_module_in_front_of_any_model_reads_every_row_and_its_label_from_sums(model: Any) -> None:
     """Under secure aggregation, whose sums are exact; a row's label follows from its slope."""
     data = clients(4, rows=3)

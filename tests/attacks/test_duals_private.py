@@ -13,6 +13,7 @@ from securefed.attacks.scores import relative_error
 from securefed.defenses import clip, gaussian
 from securefed.errors import TranscriptError
 from tests.attacks.steady import SteadyGaussian
+from tests.combinations import first_ones
 
 FEATURES, RANK, CLIENTS = 10, 2, 4
 ALGORITHM = FedPG(RANK, local_steps=1, tolerance=0.0)
@@ -92,7 +93,7 @@ def test_noise_is_not_amplified_and_refused_where_it_hides_everything():
     assert "Noise was added" in many.applies(target, views.released(transcript, 0))
 
 
-@pytest.mark.parametrize("rounds", [12, 40])
+@pytest.mark.parametrize("rounds", first_ones([12, 40]))
 def test_the_fit_of_noised_sums_ends_where_more_iterations_change_nothing(rounds, monkeypatch):
     """With weak noise, what U^T S U links to the blocks counts most, and it is found last."""
     transcript, target = run(4.0, 2e-5, rounds)

@@ -11,6 +11,7 @@ from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting
 from securefed.attacks._gram.faps.simulated_client import inner_operator, iterate_by_rule, rule_counts
 from securefed.errors import DivergenceError
 from tests.attacks.subspaces import digits, gram, observe
+from tests.combinations import each_value
 
 
 def seen(inner_steps):
@@ -71,8 +72,7 @@ def test_gauss_newton_keeps_the_digits_that_normal_equations_lose():
     assert not gauss_newton(lambda x: (np.full(1, np.nan), np.ones((1, 8))), truth, 8).norm < 1
 
 
-@pytest.mark.parametrize("failure", [LinAlgError, DivergenceError, "NaN"])
-@pytest.mark.parametrize("good_points", [0, 1, 2])
+@pytest.mark.parametrize(("failure", "good_points"), each_value([LinAlgError, DivergenceError, "NaN"], [0, 1, 2]))
 def test_a_search_whose_counts_fail_at_a_new_point_keeps_the_last_good_one(failure, good_points, monkeypatch):
     """The counts of a new point follow from its S and may be larger than those of the step that led there."""
     shooting, equations, S, counts = seen(None)

@@ -37,7 +37,7 @@ from securefed.attacks.scores import sample_error
 from securefed.defenses import Plain
 from securefed.defenses._fixed_point import Quantise
 from securefed.problems import LogisticRegression, SoftmaxRegression
-from tests.combinations import first_ones
+from tests.combinations import each_value, first_ones
 
 DIGITS = load_digits()
 
@@ -102,8 +102,7 @@ def test_the_simulation_of_the_true_rows_sends_what_was_sent(method) -> None:
             assert np.abs(value).max() > 1e-6
 
 
-@pytest.mark.parametrize("pooled", [False, True], ids=["of one", "of all"])
-@pytest.mark.parametrize("method", [*SIMULATED, LOGISTIC], ids=name)
+@pytest.mark.parametrize(("pooled", "method"), each_value([False, True], [*SIMULATED, LOGISTIC]))
 def test_slopes_are_those_of_the_residual(method, pooled) -> None:
     """Along a random direction, against central differences; clients of two, three and one rows."""
     first, both, target, _ = scene(method, sizes=(2, 3, 1), rounds=3)

@@ -16,6 +16,7 @@ from securefed.attacks._gradient_inversion.multistart_search import MultiStartSe
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks.scores import sample_error
 from securefed.problems import LogisticRegression
+from tests.combinations import each_value
 
 X, Y = load_digits(return_X_y=True)
 X = X / 16
@@ -31,8 +32,13 @@ def federation(method, labels: list[int]) -> tuple[Federation, np.ndarray]:
     return made, X[rows]
 
 
-@pytest.mark.parametrize("labels", [[3, 4, 4, 4], [5, 7, 9, 9], [1, 1, 1, 1], [0, 2, 6, 8]])
-@pytest.mark.parametrize("method", [FedAvg(learning_rate=1.0), Scaffold(learning_rate=1.0)], ids=["fedavg", "scaffold"])
+@pytest.mark.parametrize(
+    ("labels", "method"),
+    each_value(
+        [[3, 4, 4, 4], [5, 7, 9, 9], [1, 1, 1, 1], [0, 2, 6, 8]],
+        [FedAvg(learning_rate=1.0), Scaffold(learning_rate=1.0)],
+    ),
+)
 def test_the_labels_of_few_rows_are_among_the_first_tried_after_large_steps(method, labels: list[int]) -> None:
     """The bias then no longer counts rows, but it shows which classes are present."""
     made, _ = federation(method, labels)

@@ -13,7 +13,7 @@ from securefed.attacks._gram.clipped_sums import ClippedSums
 from securefed.attacks._gram.survivor_differences import SurvivorSystem, coming_together, round_noise
 from securefed.attacks.scores import relative_error
 from securefed.errors import ConfigError, TranscriptError
-from tests.combinations import each_value
+from tests.combinations import each_value, first_ones
 
 RNG = np.random.default_rng(0)
 
@@ -85,7 +85,7 @@ def test_clients_that_come_and_go_together_are_told_apart_only_as_a_group():
     assert relative_error(got.value, gram(clients[0]) + gram(clients[1])) < 0.05
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-3])
+@pytest.mark.parametrize("noise", first_ones([1e-6, 1e-3]))
 def test_noise_is_measured_and_does_not_explode(noise):
     clients = digits(5, "sorted")
     observed, target = sums(SSI(3), clients, 30, some_drop(5), noise=noise)

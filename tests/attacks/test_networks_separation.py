@@ -34,7 +34,7 @@ def test_the_ratio_is_the_row() -> None:
     assert ratio(FirstLayerGradient(seen.weight, None)) is None
 
 
-@pytest.mark.parametrize(("rows", "outputs"), [(2, 40), (5, 100), (8, 200), (10, 400)])
+@pytest.mark.parametrize(("rows", "outputs"), first_ones([(2, 40), (5, 100), (8, 200), (10, 400)], 3))
 def test_rows_behind_relu_are_separated(rows: int, outputs: int) -> None:
     seen, x = entering(rows, outputs, seed=rows)
     found = separate(seen, rows, np.random.default_rng(0))

@@ -100,7 +100,7 @@ def test_models_that_are_not_sent_are_replayed_from_fitted_rows(method) -> None:
     assert relative_error(found.value[0], own(federation)) < 0.3
 
 
-@pytest.mark.parametrize("anchor", ["local", "global"])
+@pytest.mark.parametrize("anchor", first_ones(["local", "global"]))
 def test_flames_rows_are_fitted_through_the_personal_models(anchor) -> None:
     for seed in range(3):
         federation, clients, target = scene(FLAME(anchor=anchor), seed)

@@ -16,6 +16,7 @@ from securefed.attacks._personal.message_denoising import ConstantGradientModel,
 from securefed.attacks.scores import relative_error
 from securefed.defenses import clip, gaussian
 from tests.attacks.steady import SteadyGaussian
+from tests.combinations import first_ones
 
 CLIENTS, ROWS, ROUNDS = 4, 3, 8
 OPENED = {
@@ -90,7 +91,7 @@ def test_the_posterior_mean_beats_the_messages_and_their_absence_and_has_both_as
     np.testing.assert_array_equal(posterior_mean(seen, response, np.zeros(6), 30.0), seen)
 
 
-@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize("name", first_ones(OPENED, 2))
 def test_under_noise_estimates_are_exact_in_the_limit_and_no_worse_than_without_messages(name) -> None:
     method, attack = OPENED[name]
     for multiplier in (1e-5, 0.1, 10.0):

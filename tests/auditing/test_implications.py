@@ -26,7 +26,7 @@ from securefed.attacks._gradient_inversion.class_sums import ClassGradient
 from securefed.attacks._membership.gram_membership import GramMembership
 from securefed.attacks._membership.membership_rates import membership_rates
 from tests.auditing.test_report import cell, report
-from tests.combinations import first_ones
+from tests.combinations import each_value, first_ones
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -179,10 +179,12 @@ def test_a_person_alone_in_a_category_is_read_from_the_pooled_moments(tmp_path, 
 
 @pytest.mark.parametrize(
     ("names", "who"),
-    [
-        (("ward_intensive_care", "ward_gyn", "ward_surgery"), "none of the levels of ward"),
-        (("stageII", "stageIII", "stageIV"), "none of stageII, stageIII and stageIV"),
-    ],
+    first_ones(
+        [
+            (("ward_intensive_care", "ward_gyn", "ward_surgery"), "none of the levels of ward"),
+            (("stageII", "stageIII", "stageIV"), "none of stageII, stageIII and stageIV"),
+        ]
+    ),
 )
 def test_a_person_without_any_of_the_coded_levels_is_read_whatever_the_columns_are_called(tmp_path, names, who) -> None:
     path = Path(_without_owner(patients(tmp_path)))
@@ -292,7 +294,7 @@ def test_a_client_that_stays_away_shows_its_labels_and_its_classes_in_the_differ
     assert words["sum only", "class means"].leakage.mean < 0.05
 
 
-@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("steps", first_ones([1, 5]))
 def test_a_client_that_stores_a_gradient_shows_it_in_the_first_sum_that_it_joins(tmp_path, steps) -> None:
     made = audit(
         ["optimization/scaffold"], ["secure_aggregation"], ["gradient_inversion/naive"],
@@ -305,8 +307,7 @@ def test_a_client_that_stores_a_gradient_shows_it_in_the_first_sum_that_it_joins
     assert words["class means"].leakage.low > 0.2
 
 
-@pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("people", [1, 2])
+@pytest.mark.parametrize(("steps", "people"), each_value([1, 5], [1, 2]))
 def test_the_outcome_of_the_few_people_of_a_category_stands_in_the_first_sum_of_all_clients(
     tmp_path, people, steps
 ) -> None:

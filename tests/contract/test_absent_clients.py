@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from securefed import Federation, InProcessTransport, LossyTransport, Message, R
 from securefed.defenses import Defense
 from securefed.errors import RangeRefused
 from securefed.testing._algorithm_checks import assert_same_run
-from tests.combinations import covered_rows
+from tests.combinations import of_each_family
 from tests.contract.settings import CLIENTS, data, make
 from tests.contract.test_parity import EXACT, NAMES, QUANTISED
 
@@ -73,7 +72,7 @@ def run(name: str, defense: Defense, fails: Any, lost: Any = None) -> Result:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("name", "defense"), covered_rows(list(product(NAMES, EXACT))))
+@pytest.mark.parametrize(("name", "defense"), of_each_family(NAMES, EXACT))
 def test_a_run_with_clients_that_sit_out_is_the_run_with_as_many_void_exchanges(name: str, defense: str) -> None:
     """Bit for bit, with the repeats' randomness and doubled bounds, against sums in the clear of all contributions."""
     way = list(WAYS)[NAMES.index(name) % len(WAYS)]

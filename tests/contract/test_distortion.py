@@ -15,6 +15,7 @@ from securefed.defenses._differential_privacy import InsecureGaussian
 from securefed.defenses._differential_privacy.clip import clipped, norm_of
 from securefed.errors import DataError, StorageError
 from securefed.recording import Recording
+from tests.combinations import each_value
 
 FEATURES, RANK, CLIENTS = 60, 50, 4
 NORM = 0.5
@@ -41,8 +42,7 @@ def clear(each: bool = False) -> list[np.ndarray]:
     return [clipped({"product": own["product"]} if each else own, NORM)["product"] for own in whole]
 
 
-@pytest.mark.parametrize("name", NOISY)
-@pytest.mark.parametrize("view", [views.sum_only, views.released])
+@pytest.mark.parametrize(("name", "view"), each_value(NOISY, [views.sum_only, views.released]))
 def test_clip_and_noise_are_told_as_they_are(name, view) -> None:
     each = name == "each tensor"
     own, transcript = clear(each), run(NOISY[name])

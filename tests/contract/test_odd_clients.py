@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from securefed import Dataset, Federation
 from securefed import _catalogue as catalogue
 from securefed.algorithms import SupportsBatches
 from securefed.errors import ConfigError, SecureFedError
+from tests.combinations import quick
 from tests.contract.settings import SETTINGS, data, make
 
 NAMES = catalogue.algorithms.names
@@ -33,8 +35,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", ODD)
-@pytest.mark.parametrize("name", NAMES)
+ROWS = list(product(NAMES, ODD))
+QUICK = {*quick(ROWS), *REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [pytest.param(*row, marks=() if row in QUICK else pytest.mark.exhaustive) for row in ROWS]
+)
 def test_a_client_with_odd_data_works_or_is_refused_by_name(name: str, kind: str) -> None:
     clients = data()
     clients[1] = ODD[kind](clients[1])

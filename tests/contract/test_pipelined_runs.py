@@ -27,7 +27,7 @@ from securefed._tensors import decode
 from securefed.defenses import secure_aggregation
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
-from tests.combinations import first_ones
+from tests.combinations import each_value, first_ones
 
 CLIENTS = 5
 FULL, SHORT = ("keys", "shares", "upload", "unmask"), ("upload", "unmask")
@@ -64,8 +64,7 @@ def same_sums(ours: Result, theirs: Result) -> None:
     assert all(np.array_equal(ours.output[name], theirs.output[name]) for name in ours.output)
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("batched", "name"), each_value([False, True], SETTINGS))
 def test_a_run_is_bit_identical_and_takes_two_stages_after_the_first(name: str, batched: bool) -> None:
     ours = Federation(make(name), data(), DEFENSE, seed=3, batched=batched).run(4)
     same_sums(ours, Federation(make(name), data(), CLEAR, seed=3, batched=batched).run(4))

@@ -23,6 +23,7 @@ from securefed.errors import (
     RangeRefused,
     TooFewSurvivors,
 )
+from tests.combinations import each_value
 from tests.defenses.paillier import (
     LAYOUT,
     RUN,
@@ -102,8 +103,9 @@ def test_a_client_without_a_share_uploads_and_is_not_asked_to_decrypt():
 # Dropouts
 
 
-@pytest.mark.parametrize("lost", [s for k in range(N + 1) for s in combinations(range(N), k)])
-@pytest.mark.parametrize("stage", ["upload", "decrypt"])
+@pytest.mark.parametrize(
+    ("lost", "stage"), each_value([s for k in range(N + 1) for s in combinations(range(N), k)], ["upload", "decrypt"])
+)
 def test_dropouts(stage, lost):
     run = exchange(lose=lambda at, party: at == stage and party in lost)
     left = [c for c in range(N) if c not in lost]

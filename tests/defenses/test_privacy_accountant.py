@@ -47,7 +47,7 @@ def test_poisson_sampling_at_the_known_point():
         assert abs(epsilon_of(wrong, 10_000, DELTA, PoissonSampling(0.01)) - 6.188) > 0.1
 
 
-@pytest.mark.parametrize(("noise", "rounds"), first_ones([(1.0, 1), (3.0, 30), (10.0, 100), (5.0, 1), (20.0, 1000)], 3))
+@pytest.mark.parametrize(("noise", "rounds"), first_ones([(1.0, 1), (3.0, 30), (10.0, 100), (5.0, 1), (20.0, 1000)], 2))
 def test_full_participation_agrees_with_two_other_accountants(noise, rounds):
     ours = epsilon_of(noise, rounds, DELTA)
     # dp-accounting rounds upwards on a grid of 1e-4; opacus is told to be within .01

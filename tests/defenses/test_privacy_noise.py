@@ -20,7 +20,7 @@ from securefed.defenses import (
     skellam,
     sum_once,
 )
-from tests.combinations import first_ones
+from tests.combinations import each_value, first_ones
 
 
 @pytest.mark.parametrize("name", first_ones(sorted(CASES, key=lambda name: "cohorts" in name), 2))
@@ -35,8 +35,9 @@ def test_a_million_draws_have_the_planned_variance_within_one_percent(name: str)
     assert wrong.variance != pytest.approx(right.planned, rel=0.05)
 
 
-@pytest.mark.parametrize("make", [skellam, discrete_gaussian])
-@pytest.mark.parametrize("start", [clip_each(1.0), adaptive_clip(0.5), records()], ids=str)
+@pytest.mark.parametrize(
+    ("make", "start"), each_value([skellam, discrete_gaussian], [clip_each(1.0), adaptive_clip(0.5), records()])
+)
 def test_behind_every_clip_the_noise_of_seven_of_ten_meets_the_claimed_epsilon(start, make) -> None:
     """Three are lost, and one survivor colludes, whose share is one of seven alike."""
     entries = 30_000

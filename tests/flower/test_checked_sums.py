@@ -19,6 +19,7 @@ from securefed.flower._grid import to_record
 from securefed.flower._outcome import UNVERIFIED
 from securefed.flower._sum_messages import _DATA, SumRequest
 from securefed.parties import SumResult, SumTerms
+from tests.combinations import first_ones
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid
 from tests.flower.ordinary_app import CLIENTS
@@ -65,7 +66,7 @@ def asked(grid: LocalGrid, alter: Callable[[SumResult, SumTerms], SumResult | No
     grid.pull_messages = altered  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", first_ones([2, 1]))
 def test_the_last_sum_of_each_phase_is_checked_by_all_its_clients(rounds: int, caplog: Any) -> None:
     strategy, grid = secured(FedAvg(), VERIFIED), sites()
     with caplog.at_level(logging.INFO, "securefed.flower"):
@@ -77,7 +78,7 @@ def test_the_last_sum_of_each_phase_is_checked_by_all_its_clients(rounds: int, c
     assert strategy.checked == f"train: {ALL_CHECKED}; evaluate: {ALL_CHECKED}"
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", first_ones([2, 1]))
 def test_a_server_that_lies_about_the_last_sum_is_refused(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy, grid = secured(FedAvg(fraction_evaluate=0.0), VERIFIED), sites()
     count = 0

@@ -14,6 +14,7 @@ from securefed.defenses import Identities, new_identity, public_identity, secure
 from securefed.defenses._secure_aggregation import verification
 from securefed.errors import ConfigError, DataError, MalformedError, SumRefused
 from securefed.parties import SumClient, SumResult, SumServer, SumTerms
+from tests.combinations import each_value
 
 CLIENTS = 4
 KEYS = [new_identity() for _ in range(CLIENTS)]
@@ -58,8 +59,7 @@ def played(
     return clients, server.result
 
 
-@pytest.mark.parametrize("differences", [None, False, True])
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize(("differences", "rounds"), each_value([None, False, True], [1, 2]))
 def test_every_client_checks_what_the_user_reads(rounds: int, differences: bool | None) -> None:
     terms = agreed(base=differences is not None, differences=differences)
     clients, result = played(terms, rounds)

@@ -17,6 +17,7 @@ from securefed.errors import (
 )
 from securefed.parties import SumServer, SumTerms
 from securefed.parties._node import base_array
+from tests.combinations import each_value
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,
@@ -56,8 +57,7 @@ def test_later_rounds_take_two_exchanges_instead_of_four() -> None:
     assert stages == [4, 2]
 
 
-@pytest.mark.parametrize("name", ["masks", "masks, active"])
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize(("name", "stage"), each_value(["masks", "masks, active"], range(4)))
 def test_a_client_that_is_lost_at_any_stage_is_not_in_the_sum(name: str, stage: int) -> None:
     terms = terms_of(DEFENSES[name])
     members, server = parties(terms), SumServer(terms)

@@ -21,6 +21,7 @@ from securefed.defenses._secure_aggregation.session import MaskingServer
 from securefed.errors import MessageRefused, RolledBackError, RoundVoid, StorageError
 from securefed.parties import SumClient, SumServer, SumTerms
 from securefed.parties._envelope import unwrap, wrap
+from tests.combinations import each_value
 from tests.parties.helpers import play
 from tests.parties.sums import BASE, CLIENTS, COARSE, DEFENSES, UPDATES, check, given, parties, private_terms, terms_of
 
@@ -44,8 +45,9 @@ def upload_requests(server: SumServer, members: Mapping[int, Any], mine: Mapping
         server.receive({i: members[i].receive(data, **mine.get(i, {})) for i, data in server.outgoing.items()})
 
 
-@pytest.mark.parametrize("rounds", [0, 1])
-@pytest.mark.parametrize("name", ["plain", "masks", "masks, active", "masks, verified", "ckks", "noise"])
+@pytest.mark.parametrize(
+    ("rounds", "name"), each_value([0, 1], ["plain", "masks", "masks, active", "masks, verified", "ckks", "noise"])
+)
 def test_a_client_that_died_while_it_computed_answers_its_exchange_no_more(name: str, rounds: int, tmp_path) -> None:
     """The file says that the exchange is used up before the update is computed; with keys agreed ahead as well."""
     terms = private_terms() if name == "noise" else terms_of(DEFENSES[name], **(COARSE if name == "ckks" else {}))

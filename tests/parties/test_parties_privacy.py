@@ -26,6 +26,7 @@ from securefed.defenses import (
 from securefed.errors import BudgetSpent, ConfigError, RoundVoid
 from securefed.parties import SumClient, SumResult, SumServer, SumTerms
 from securefed.statistics import Mean
+from tests.combinations import each_value
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,
@@ -154,8 +155,7 @@ NOISES = {
 }
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+@pytest.mark.parametrize(("noise", "delta"), each_value(NOISES, [1e-3, 1e-9]))
 def test_a_client_counts_epsilon_at_the_delta_of_the_noise(noise: str, delta: float) -> None:
     """A server that keeps no budget gets as many answers as the stated delta allows, and no more."""
     terms = SumTerms.like({"w": np.zeros(4)}, clients=3, base=False, defense=NOISES[noise](delta), epsilon=3.0)

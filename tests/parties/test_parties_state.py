@@ -28,6 +28,7 @@ from securefed.errors import (
 )
 from securefed.parties import SumClient, SumHelper, SumServer, SumTerms
 from securefed.parties._envelope import wrap
+from tests.combinations import each_value
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,
@@ -210,8 +211,7 @@ def test_a_client_s_file_belongs_to_its_terms(other: dict[str, Any], tmp_path) -
         SumClient(terms_of(secure_aggregation(), **mine | other), 0, file=tmp_path / "state")
 
 
-@pytest.mark.parametrize("base", [True, False])
-@pytest.mark.parametrize("how", ["void", "abandoned", "void, server restarted"])
+@pytest.mark.parametrize(("base", "how"), each_value([True, False], ["void", "abandoned", "void, server restarted"]))
 def test_a_round_that_was_given_up_does_not_end_the_run(how: str, base: bool, tmp_path) -> None:
     """Clients answer no attempt twice and `max_void` attempts at most, so the next round has to be another one."""
     terms = terms_of(secure_aggregation(), max_void=2, base=base)

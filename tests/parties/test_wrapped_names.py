@@ -14,6 +14,7 @@ from securefed.defenses import secure_aggregation
 from securefed.errors import DataError
 from securefed.parties import SumClient, SumServer, SumTerms
 from securefed.parties._update import read_update, without_wrapper
+from tests.combinations import each_value
 
 PREFIXES = ["_module.", "module.", "_orig_mod.", "module._orig_mod."]
 
@@ -27,8 +28,7 @@ def wrapped(state: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {prefix + name: value for name, value in state.items()}
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("who", ["client", "server", "all"])
+@pytest.mark.parametrize(("prefix", "who"), each_value(PREFIXES, ["client", "server", "all"]))
 def test_either_side_may_hold_the_wrapped_model(prefix: str, who: str) -> None:
     bare = net().state_dict()
     theirs = bare if who == "client" else wrapped(bare, prefix)

@@ -64,7 +64,7 @@ def test_federations_in_four_threads_train_the_models_of_one(name: str) -> None:
 
     def run(number: int) -> dict[str, Any]:
         federation = Federation(method, clients(name, number), seed=number)
-        return dict(federation.run(rounds=4).output)
+        return dict(federation.run(rounds=2).output)
 
     alone = [run(number) for number in range(THREADS)]
     for one, other in zip(alone, at_once(run), strict=True):

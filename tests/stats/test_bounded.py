@@ -10,6 +10,7 @@ import pytest
 from securefed.statistics import ANOVA, Correlation, GroupBy, Mean, Skewness, TTest, Variance
 from securefed.statistics._bounded import Bounded
 from securefed.statistics._estimate import Sums
+from tests.combinations import each_value
 
 RNG = np.random.default_rng(0)
 CODES = RNG.integers(0, 2, 90)
@@ -26,8 +27,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("size", [1e-9, 1e-4, 1e-2])
+@pytest.mark.parametrize(("name", "size"), each_value(CASES, [1e-9, 1e-4, 1e-2]))
 def test_the_error_bounds_what_any_errors_of_the_sums_do(name: str, size: float) -> None:
     statistic, rows = CASES[name]
     sums = statistic._summand(rows, None)

@@ -217,7 +217,7 @@ def test_a_second_exchange_finds_a_quantile_to_more_digits_but_never_one_persons
 
 def test_the_standard_errors_of_a_line_count_noise() -> None:
     """Over 200 draws the estimates spread by as much as is stated; without the noise's part it would be a third."""
-    noise = chain(records(), gaussian(8.0), secure_aggregation())
+    noise = chain(records(), gaussian(8.0))
     tables = []
     for _ in range(3):
         x = RNG.uniform(-1, 1, (150, 1))

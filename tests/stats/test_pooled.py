@@ -9,6 +9,7 @@ import pytest
 
 from securefed.defenses import secure_aggregation
 from securefed.statistics._settings import STATISTICS
+from tests.combinations import each_value
 from tests.stats.battery import ENTRIES, OF, Entry
 from tests.stats.tables import SEEDS, pooled, sites
 
@@ -36,8 +37,7 @@ def check(entry: Entry, found: Any, expected: Any) -> None:
             np.testing.assert_allclose(got, value, rtol=1e-7, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize(("name", "seed"), each_value(ENTRIES, SEEDS))
 def test_a_statistic_is_that_of_the_pooled_rows(name: str, seed: int) -> None:
     entry = ENTRIES[name]
     tables = sites(seed, gaps=entry.gaps)

@@ -29,8 +29,10 @@ def global_seed(seed: int) -> Iterator[None]:
         devices = range(torch.cuda.device_count()) if torch is not None and torch.cuda.is_initialized() else ()
         try:
             with nullcontext() if torch is None else torch.random.fork_rng(devices=devices):
-                if torch is not None:
+                if torch is not None and (devices or torch.backends.mps.is_available()):
                     torch.manual_seed(seed)
+                elif torch is not None:  # the other would note the caller's stack for devices that are not in use
+                    torch.default_generator.manual_seed(seed)
                 yield
         finally:
             random.setstate(states[0])

@@ -15,6 +15,7 @@ from securefed.defenses import Session, secure_aggregation
 from securefed.defenses._secure_aggregation import masks, primitives, shares, verification
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.defenses._secure_aggregation.session import MaskingClient, seed_commitment
+from tests.combinations import each_value
 
 RUN = "0123456789abcdef0123456789abcdef"
 CLIENTS, ENTRIES = 5, 20_000
@@ -136,8 +137,7 @@ def test_the_measure_has_power() -> None:
     assert not uniform(np.full(ENTRIES, VALUE, np.uint32))
 
 
-@pytest.mark.parametrize("pipelined", [False, True])
-@pytest.mark.parametrize("lost", [{}, {(1, "upload"): [2]}])
+@pytest.mark.parametrize(("pipelined", "lost"), each_value([False, True], [{}, {(1, "upload"): [2]}]))
 def test_all_shared_secrets_up_to_a_round_open_no_upload_after_it(net, pipelined, lost) -> None:
     """Both secrets of all clients in exchanges 0 and 1, a client lost among them, against exchanges 2 and 3."""
     run = run_of(net, 4, pipelined=pipelined, lost=lost)

@@ -20,7 +20,7 @@ from securefed.defenses._secure_aggregation.primitives import FIELD, private_key
 from securefed.defenses._secure_aggregation.session import graph_seed
 from securefed.defenses._secure_aggregation.shares import holders_of
 from securefed.errors import ConfigError, ContradictionError, PlanError, TooFewSurvivors
-from tests.combinations import first_ones
+from tests.combinations import each_value, first_ones
 from tests.defenses.secure_aggregation.adversary import with_numbers
 
 SPARSE = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.1}
@@ -160,8 +160,7 @@ def exact(net, out, contributions, survivors) -> None:
         assert np.array_equal(out.aggregate.total[name], value)
 
 
-@pytest.mark.parametrize("stage", ["keys", "shares", "upload", "unmask"])
-@pytest.mark.parametrize("repack", [False, True])
+@pytest.mark.parametrize(("stage", "repack"), each_value(["keys", "shares", "upload", "unmask"], [False, True]))
 def test_the_sum_is_exact_whoever_is_lost_within_the_plan(net, forty, stage, repack) -> None:
     session, contributions = forty
     lost = np.random.default_rng(net.STAGES.index(stage)).choice(session.cohort, 4, replace=False)

@@ -20,6 +20,7 @@ from securefed.defenses._secure_aggregation import masks, primitives
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
 from securefed.defenses._secure_aggregation.primitives import FIELD
 from securefed.errors import ContradictionError, MalformedError, MessageRefused, TooFewSurvivors
+from tests.combinations import each_value
 from tests.examples import examples
 
 RUN = "0123456789abcdef0123456789abcdef"
@@ -131,8 +132,7 @@ def test_a_sparse_graph_is_drawn_anew_for_every_exchange(net):
     assert len(set(near)) == 3
 
 
-@pytest.mark.parametrize("how", ["drops", "mute"])
-@pytest.mark.parametrize("stage", FULL)
+@pytest.mark.parametrize(("how", "stage"), each_value(["drops", "mute"], FULL))
 def test_a_client_lost_at_any_stage_of_either_opening_returns_by_four_stages(net, stage, how):
     """Replies lost (the client went on) and requests lost (it never heard), in an opening and in a short exchange."""
     for first in (True, False):

@@ -17,6 +17,7 @@ from securefed.defenses._secure_aggregation import verification
 from securefed.defenses._secure_aggregation.masks import SignedMask
 from securefed.defenses._secure_aggregation.verification import TagModuli, check_sum, key_dealers
 from securefed.errors import AuthenticationError, MalformedError, PlanError, SumRefused, TooFewSurvivors
+from tests.combinations import each_value
 
 PROTOCOL = secure_aggregation(verify=True)
 PRIME = 2**61 - 1
@@ -66,8 +67,10 @@ def test_on_a_sparse_graph_the_key_reaches_everybody(net) -> None:
         PROTOCOL.client_check(out.clients[client].sum_key, client, session.plan, announced)
 
 
-@pytest.mark.parametrize("by", [1, -1, 2**20, 2**31, 2**32, 3 * 2**32, 2**61 - 1, -(2**61 - 1), 4 * (2**61 - 1)])
-@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+@pytest.mark.parametrize(
+    ("by", "name"),
+    each_value([1, -1, 2**20, 2**31, 2**32, 3 * 2**32, 2**61 - 1, -(2**61 - 1), 4 * (2**61 - 1)], ["a", "b", "c", "d"]),
+)
 def test_an_altered_entry_is_refused(net, by, name) -> None:
     """Multiples of each ring among them, and of p; the same values unaltered pass."""
     _, announced, check = exchange(net)
