@@ -176,9 +176,9 @@ class DistanceFit:
             if found.residual <= SOLVED:
                 return self._reconstruction(system, found.points[0])
             others = (found.points[0],)
-        end = posterior_mode(system, rng, self.steps, others)
-        out = self._reconstruction(system, end.distances)
-        return replace(out, diagnostics={**out.diagnostics, **(end.report() if system.noise_to_signal else {})})
+        distances, report = posterior_mode(system, rng, self.steps, others)
+        out = self._reconstruction(system, distances)
+        return replace(out, diagnostics={**out.diagnostics, **(report if system.noise_to_signal else {})})
 
     def _fit(self, system: GraphSimulation, point: Array) -> Fit:
         """Fit from one start, with more and more rounds fitted together.

@@ -77,6 +77,11 @@ class Replay:
     prior: Array | None = None
     budget: TimeBudget | None = None
 
+    @classmethod
+    def of(cls, observed: View | Replay, target: Target) -> Replay:
+        """Return a replay as it is, and of a view the replay by an attacker who knows nothing else."""
+        return observed if isinstance(observed, Replay) else cls(observed, target)
+
     def __post_init__(self) -> None:
         if not self.observed.rounds:
             raise TranscriptError("the view holds no round to replay")

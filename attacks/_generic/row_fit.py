@@ -103,21 +103,14 @@ class FitRows:
             return f"{unknowns} unknowns are more than the {self.most} that are fitted; audit smaller clients."
         return None
 
-    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Recover the rows of the view's members; the interface of all attacks, for use by hand.
-
-        Raises:
-            TranscriptError: the view lacks what the attack needs.
-        """
-        return self.attack(Replay(observed, target), rng)
-
-    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
-        """Recover the rows behind the replay's messages; an audit calls this with a prior and a time budget.
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Recover the rows behind the observed messages; an audit gives a replay with a prior and a time budget.
 
         Raises:
             TranscriptError: the client step fails on every start, or its answers are not repeatable, or it draws so
-                much at random that any rows would explain the messages.
+                much at random that any rows would explain the messages; or the view cannot be replayed.
         """
+        replay = Replay.of(observed, target)
         if not replay.repeatable:
             raise TranscriptError(
                 "the client step returns different messages for the same rows and seed, so that nothing can be fitted: "

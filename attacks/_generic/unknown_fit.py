@@ -87,12 +87,13 @@ class FitUnknown:
             return f"{count} unknowns are more than the {self.most} that are fitted; audit fewer columns or clients."
         return None
 
-    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Fit the members' matrices, and return their sum.
 
         Raises:
             TranscriptError: the step depends on more of the rows than was said, or failed on every start.
         """
+        replay = Replay.of(observed, target)
         like = replay.sample(rng) if replay.prior is None else replay.prior
         clients = [_Member.of(replay, index, self.unknown, like) for index in range(len(replay.sizes))]
         self._check_dependence(replay, clients, rng)

@@ -38,20 +38,20 @@ def roomier(message: str) -> None:
 class Stepped:
     """A replay as far as the check of an attack's effort reads it."""
 
-    repeatable, differentiable, calls = True, False, 500
-    prior = None
-
-    def __init__(self, repeatable: bool = True, dominated: bool = False) -> None:
-        self.repeatable = repeatable
-        self.units = type("Units", (), {"noise_dominates": dominated})
+    differentiable, calls = False, 500
 
 
 def own_draws() -> Any:
-    return Stepped(repeatable=False)
+    own = np.random.default_rng(0)
+    return replay(lambda rows, _: {"y": rows.sum(axis=0) + own.normal(size=rows.shape[1])}, drawn(0))
 
 
 def simulated() -> Any:
     return replay(bits, drawn(0), rounds=4)
+
+
+def run(attack: Any, observed: Any) -> Any:
+    return attack.run(observed, observed.target, RNG)
 
 
 def allowed(message: str, kind: type) -> Any:
@@ -122,14 +122,14 @@ TABLE: dict[str, Followed] = {
     "a step with its own generator": Followed(
         FIT,
         "it draws from a generator of its own",
-        lambda _: FitRows().attack(own_draws(), RNG),
+        lambda _: run(FitRows(), own_draws()),
         lambda message, _: audited(draws) and found("let it draw from `(rng)`", message),
     ),
     "simulated clients of too many calls": Followed(
         REGRESSION,
         "simulated federations take ",
-        lambda _: RegressRows(calls=100).attack(simulated(), RNG),
-        lambda message, _: allowed(message, RegressRows).attack(simulated(), RNG),
+        lambda _: run(RegressRows(calls=100), simulated()),
+        lambda message, _: run(allowed(message, RegressRows), simulated()),
     ),
     "a time budget that is spent": Followed(
         "attacks/_generic/time_budget.py",
