@@ -15,7 +15,6 @@ from securefed._messages import ClientId
 from securefed._registry import Registry
 from securefed._tensors import Tensors
 from securefed.attacks._base import AttackOn, RoundView
-from securefed.errors import TranscriptError
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,6 @@ class ChosenBroadcast:
     doublings: int = 0
 
 
-def _unheard(chosen: ChosenBroadcast) -> RoundView:
-    raise TranscriptError("no server runs this dialogue: give it `ask`")
-
-
 @dataclass(frozen=True)
 class Dialogue:
     """A server's exchange with its clients, round by round, and the facts that it has before its first broadcast.
@@ -59,7 +54,7 @@ class Dialogue:
     honest: Tensors
     victim: ClientId
     members: frozenset[ClientId]
-    ask: Callable[[ChosenBroadcast], RoundView] = _unheard
+    ask: Callable[[ChosenBroadcast], RoundView]
     doublings: int = 0
 
 

@@ -37,7 +37,7 @@ from securefed.attacks._duals.observed_steps import ObservedStep, observed_steps
 from securefed.attacks._gram.elimination import EliminatedProducts, eliminate, solve_shifted
 from securefed.attacks._gram.observed_rounds import rows_of
 from securefed.attacks._gram.shrinkage import NoisyProducts, shrunk
-from securefed.attacks._requirements import MEMORY, why_incomplete
+from securefed.attacks._requirements import MEMORY, check_applies, why_incomplete
 from securefed.errors import TranscriptError
 
 _ITERATIONS, _STEPS = 300, 3
@@ -102,9 +102,7 @@ class PooledDuals:
         Raises:
             TranscriptError: the view lacks what the attack needs, or noise hides the largest entries.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         algorithm = cast(FedPG, target.algorithm)
         members = observed.rounds[0].members
         rounds, clipped = undo_clipping(observed.rounds)

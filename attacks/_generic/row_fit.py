@@ -31,10 +31,12 @@ from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._engine.fit import Fit, Prior, SearchLimits, fit
+from securefed.attacks._engine.unknowns import Rows
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.readable_rows import candidates
-from securefed.errors import SecureFedError, TranscriptError
+from securefed.attacks._generic.replayed_member import ReplayedMember
+from securefed.errors import TranscriptError
 
 _RANK_TOLERANCE = 1e-9
 """Singular values of the Jacobian below this share of the largest do not count for the rank; finite differences have
@@ -124,8 +126,10 @@ class FitRows:
         starts, steps = self._effort(replay)
         goal = max(self.goal, replay.units.rounding)
         enough = goal if replay.prior is None else max(goal, _GOOD_WITH_PRIOR)
+        bound = replay.target.public.feature_bound
+        unknowns = [Rows(size, replay.features, bound) for size in replay.sizes]
         found = fit(
-            [_AllRows(replay)],
+            [ReplayedMember(replay, index, unknown) for index, unknown in enumerate(unknowns)],
             replay.messages,
             islice(self._starts(replay, rng), starts),
             SearchLimits(steps, goal, StallLimit(1e-3), enough=enough, singular=_RANK_TOLERANCE, curved=False),
@@ -171,7 +175,7 @@ class FitRows:
     def _reconstruction(self, replay: Replay, found: Fit, goal: float) -> Reconstruction:
         """Return the fit as a reconstruction; rows of a failed fit are clipped to the public bound."""
         bound = replay.target.public.feature_bound
-        rows = found.points[0].reshape(replay.rows, replay.features) * bound
+        rows = np.concatenate(found.points).reshape(replay.rows, replay.features) * bound
         if found.residual > goal:
             rows = np.clip(np.nan_to_num(rows), -bound, bound)
         explained = max(_EXPLAINED, _GOAL_FACTOR * goal, _NOISE_FACTOR * replay.units.noise)
@@ -190,48 +194,6 @@ class FitRows:
                 "explained": found.residual <= explained,
             },
         )
-
-
-@dataclass(frozen=True)
-class _AllRows:
-    """The messages as a function of all members' rows in units of the public bound, flat; a `Simulation`.
-
-    Attributes:
-        replay: the replay of the observed rounds.
-    """
-
-    replay: Replay
-
-    @property
-    def count(self) -> int:
-        """Return the number of entries of the rows."""
-        return self.replay.rows * self.replay.features
-
-    @property
-    def determined(self) -> int:
-        """Return the number of entries: the attack does not know of directions that no message shows."""
-        return self.count
-
-    def sent(self, x: Array) -> Array:
-        """Return the messages; a single NaN where the step fails."""
-        try:
-            return self.replay(self._rows(x))
-        except (SecureFedError, ArithmeticError, ValueError):
-            self.replay.check_budget()
-            return np.full(1, np.nan)
-
-    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
-        """Return the messages and their derivatives."""
-        try:
-            sent = self.sent(x)
-            return sent, self.replay.jacobian(self._rows(x)) * self.replay.target.public.feature_bound
-        except (SecureFedError, ArithmeticError, ValueError):
-            self.replay.check_budget()
-            return np.full(1, np.nan), np.full((1, self.count), np.nan)
-
-    def _rows(self, x: Array) -> Array:
-        """Return the rows."""
-        return x.reshape(self.replay.rows, self.replay.features) * self.replay.target.public.feature_bound
 
 
 def _prior(replay: Replay) -> Prior:

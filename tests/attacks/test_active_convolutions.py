@@ -58,7 +58,9 @@ def deceive(problem: Any, data: list[Dataset], *defenses: Any, steps: int = 1) -
 def entering(problem: Any, data: list[Dataset], honest: Any, classes: int = CLASSES) -> PooledPixels:
     public = Public.of(data)
     method = FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
-    client = SimulatedClient(Target(method, public), Dialogue(honest, 0, frozenset(range(CLIENTS))))
+    client = SimulatedClient(
+        Target(method, public), Dialogue(honest, 0, frozenset(range(CLIENTS)), lambda chosen: pytest.fail("not asked"))
+    )
     layers = DenseChain.of(problem.shapes(public), PIXELS, classes)
     assert layers is not None
     found = layer_inputs(client, layers, client.model.parameters(honest))

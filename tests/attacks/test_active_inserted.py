@@ -82,7 +82,10 @@ def rows_of(data: list[Dataset]) -> Any:
 def simulated(problem: Any, data: list[Dataset]) -> tuple[SimulatedClient, Any]:
     public, method = Public.of(data), FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
     honest = method.broadcast(method.start(public, np.random.default_rng(0)))
-    client = SimulatedClient(Target(method, public), Dialogue(honest, 0, frozenset(range(len(data)))))
+    client = SimulatedClient(
+        Target(method, public),
+        Dialogue(honest, 0, frozenset(range(len(data))), lambda chosen: pytest.fail("not asked")),
+    )
     return client, client.model.parameters(honest)
 
 

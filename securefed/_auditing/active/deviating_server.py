@@ -153,8 +153,8 @@ class DeviatingServer(Federation):
         members = frozenset({victim}) if alone else frozenset(range(len(clients)))
         self.honest = self.algorithm.broadcast(self.state)
         self._target = Target(self.algorithm, self.public)
-        self._dialogue = Dialogue(self.honest, victim, members, self._send, MAX_DOUBLINGS)
-        if (reason := attack.applies(self._target, self._dialogue)) is not None:
+        self.dialogue = Dialogue(self.honest, victim, members, self._send, MAX_DOUBLINGS)
+        if (reason := attack.applies(self._target, self.dialogue)) is not None:
             raise TranscriptError(reason)
         self._attack, self._seed = attack, seed
         self._chosen = ChosenBroadcast(self.honest)
@@ -167,7 +167,7 @@ class DeviatingServer(Federation):
         estimate, refused = None, ""
         self._agree(0)  # tells the clients the schedule: no exchange evaluates the model
         try:
-            estimate = self._attack.run(self._dialogue, self._target, np.random.default_rng([self._seed, 1]))
+            estimate = self._attack.run(self.dialogue, self._target, np.random.default_rng([self._seed, 1]))
         except (RoundVoid, RangeRefused, DivergenceError, PlanError) as error:
             refused = str(error)
         if estimate is None and not refused:
