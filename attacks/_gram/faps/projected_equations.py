@@ -2,7 +2,8 @@
 
 In round k of FAPS, a federated PCA, the server broadcasts an orthonormal basis Z_k, (features, rank), with the
 projection P_k = Z_k Z_k^T on its span. The client's message shows, with errors, (I - P_k) S Z_k and the trace tr(P_k
-S). `near_consensus` estimates S from all rounds by weighted least squares. With weights w_k of the products, v of the
+S). `near_consensus` estimates S from all rounds by weighted least squares, and so does `_duals/pooled_client` from
+FedPG's blocks (I - P_k) S Z_k. With weights w_k of the products, v of the
 traces and a ridge `prior`, the normal equations for the symmetric S, (features, features), are
 
     L(S) = sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R,    sym[A] = (A + A^T) / 2,
