@@ -21,7 +21,7 @@ Unknown = Literal["rows", "gram", "distances"]
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowEntries:
     """Rows X; their entries, in units of `bound`, are the coordinates.
 
     Attributes:

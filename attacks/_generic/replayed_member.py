@@ -14,7 +14,7 @@ import numpy as np
 
 from securefed._tensors import Array
 from securefed.attacks._engine import DualArray
-from securefed.attacks._engine.unknowns import GramFactor, Rows
+from securefed.attacks._engine.unknowns import GramFactor, RowEntries
 from securefed.attacks._generic.client_replay import Replay
 from securefed.errors import SecureFedError
 
@@ -35,7 +35,7 @@ class ReplayedMember:
 
     replay: Replay
     index: int
-    unknown: Rows | GramFactor
+    unknown: RowEntries | GramFactor
     scale: float = 1.0
 
     @property

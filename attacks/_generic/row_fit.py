@@ -31,7 +31,7 @@ from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._engine.fit import Fit, Prior, SearchLimits, fit
-from securefed.attacks._engine.unknowns import Rows
+from securefed.attacks._engine.unknowns import RowEntries
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.readable_rows import candidates
@@ -127,7 +127,7 @@ class FitRows:
         goal = max(self.goal, replay.units.rounding)
         enough = goal if replay.prior is None else max(goal, _GOOD_WITH_PRIOR)
         bound = replay.target.public.feature_bound
-        unknowns = [Rows(size, replay.features, bound) for size in replay.sizes]
+        unknowns = [RowEntries(size, replay.features, bound) for size in replay.sizes]
         found = fit(
             [ReplayedMember(replay, index, unknown) for index, unknown in enumerate(unknowns)],
             replay.messages,

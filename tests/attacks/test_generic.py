@@ -10,7 +10,7 @@ from securefed import Dataset, Federation, Public
 from securefed._auditing.own.function_algorithm import as_algorithm
 from securefed.algorithms import SSI
 from securefed.attacks import FitRows, PowerGram, Target, View, views
-from securefed.attacks._engine.unknowns import Rows
+from securefed.attacks._engine.unknowns import RowEntries
 from securefed.attacks._generic import ClearRows, ProbeGram, Replay
 from securefed.attacks._generic.moment_map import ScaledClientStep, pack, unpack
 from securefed.attacks._generic.replayed_member import ReplayedMember
@@ -147,7 +147,9 @@ def test_derivatives_through_torch_and_by_differences_agree() -> None:
         rows = a.sample(RNG)
         np.testing.assert_allclose(a(rows), b(rows), atol=1e-12)
         for index, x in enumerate(np.split(rows, len(a.sizes))):
-            pair = (ReplayedMember(one, index, Rows(*x.shape, 1.0)).sent_and_tangents(x.ravel())[1] for one in (a, b))
+            pair = (
+                ReplayedMember(one, index, RowEntries(*x.shape, 1.0)).sent_and_tangents(x.ravel())[1] for one in (a, b)
+            )
             np.testing.assert_allclose(*pair, atol=1e-8)
 
 
