@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         ActiveAttack,
         ChosenBroadcast,
         Dialogue,
-        Situation,
         active_attacks,
     )
     from securefed.attacks._active.chosen_consensus import ChosenConsensus
@@ -77,7 +76,6 @@ __all__ = [
     "RecoveredRows",
     "RoundView",
     "SampleFit",
-    "Situation",
     "Target",
     "TrapWeights",
     "View",
@@ -94,7 +92,7 @@ __all__ = [
 ]
 
 EXPORTS = {
-    "securefed.attacks._active.chosen_broadcasts": "ActiveAttack ChosenBroadcast Dialogue Situation active_attacks",
+    "securefed.attacks._active.chosen_broadcasts": "ActiveAttack ChosenBroadcast Dialogue active_attacks",
     "securefed.attacks._active.chosen_bases": "ChosenBases",
     "securefed.attacks._active.chosen_consensus": "ChosenConsensus",
     "securefed.attacks._active.class_thresholds": "ClassThresholds",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -124,9 +124,13 @@ class Reconstruction(ShapeRepr):
     open: tuple[str, ...] = ()
 
 
+Observed_contra = TypeVar("Observed_contra", contravariant=True)
+"""What an attack reads: a `View` of a recorded run, or the `Dialogue` of a server that chooses its broadcasts."""
+
+
 @runtime_checkable
-class Attack(Protocol):
-    """Reconstruct a secret from a view; an attack is a frozen dataclass of settings.
+class AttackOn(Protocol[Observed_contra]):
+    """Reconstruct a secret from what an attacker observes; an attack is a frozen dataclass of settings.
 
     Attributes:
         name: its name in the registry.
@@ -136,15 +140,15 @@ class Attack(Protocol):
     name: ClassVar[str]
     secret: ClassVar[str]
 
-    def applies(self, target: Target, observed: View) -> str | None:
+    def applies(self, target: Target, observed: Observed_contra) -> str | None:
         """Return `None` where the attack can run, else the reason why not, in a sentence."""
         ...
 
-    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: Observed_contra, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of `observed.members`.
 
         Args:
-            observed: the view.
+            observed: the view or the dialogue.
             target: the algorithm and the public facts.
             rng: draws the attack's random starts.
 
@@ -152,6 +156,11 @@ class Attack(Protocol):
             TranscriptError: the view lacks something that the attack needs; the message names it.
         """
         ...
+
+
+@runtime_checkable
+class Attack(AttackOn[View], Protocol):
+    """An attack on the view of a recorded run."""
 
 
 attacks: Registry[Attack] = Registry("attack", built_in="securefed._catalogue")

@@ -11,9 +11,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from securefed.attacks._base import RoundView, View
+from securefed.errors import TranscriptError
 
 MEMORY: Final = 4 * 2**30
 """Bytes that an attack may take beside the transcript, unless its own setting `memory` gives another number."""
+
+
+def check_applies(reason: str | None) -> None:
+    """Raise `TranscriptError` with what an attack's `applies` returned, unless that is `None`."""
+    if reason is not None:
+        raise TranscriptError(reason)
 
 
 def why_incomplete(rounds: Sequence[RoundView], *, every: bool = True) -> str | None:

@@ -33,7 +33,7 @@ _NAMES = {
         ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ChosenConsensus ClassThresholds ClientGroups
         ClientKernels ConsensusGram Dialogue DifferenceGram DistanceFit ESTIMATORS FitRows GradientSuppression
         InversionEffort LocalSteps NaiveDescent NetworkInversion ParticipationMatrix PowerGram Reconstruction
-        RecoveredRows RoundView SampleFit Situation Target TrapWeights View active_attacks attacks broadcast_signs
+        RecoveredRows RoundView SampleFit Target TrapWeights View active_attacks attacks broadcast_signs
         disaggregate group_by_client insert_imprint_module invert isolate psnr tabular_accuracy
     """,
     "securefed.defenses": """

@@ -9,9 +9,6 @@ messages are then given to the attack on recorded runs of that method.
 FedPG's and FedPE's clients (consensus ADMM) send a point that depends on a dual variable, which they update from the
 broadcast that follows. The attack on a message needs that broadcast too, so one more is sent than messages are read.
 
-An audit with `active=True` drives `ChosenBases.play`, a generator: it yields a broadcast, is resumed with the round
-that the server observed, and returns its estimate at the end (`chosen_broadcasts`).
-
 What the choice adds is small: recorded runs of honest servers give nearly as much. It does not apply to FAPS, whose
 messages can be read only where the iterates come near a consensus, which chosen bases prevent.
 """
@@ -27,8 +24,8 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.server import BASIS
-from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
-from securefed.attacks._base import Attack, RoundView, View
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue
+from securefed.attacks._base import Attack, Reconstruction, RoundView, Target, View
 from securefed.attacks.views import ACTIVE_SERVER
 
 
@@ -39,47 +36,41 @@ class ChosenBases:
     name: ClassVar[str] = "active/chosen_bases"
     secret: ClassVar[str] = "gram"
 
-    def applies(self, situation: Situation) -> str | None:
+    def applies(self, target: Target, observed: Dialogue) -> str | None:
         """Return why the attack cannot run, or `None`."""
-        method = situation.target.algorithm
-        if BASIS not in situation.honest:
+        method = target.algorithm
+        if BASIS not in observed.honest:
             return "It chooses bases, and this algorithm broadcasts none."
         if getattr(method, "contributes_gram_product", False):
             return None
         if not isinstance(method, ConsensusPCA):
             return "These messages are read where iterates come near a consensus, which chosen bases prevent."
-        if len(situation.members) > 1:
+        if len(observed.members) > 1:
             return "A sum over clients whose messages are not linear in their Gram matrices has no closed form."
         return None
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Send every block, then run the attack on recorded runs of this algorithm.
 
         Args:
-            situation: the algorithm, the public facts, and `honest`, the broadcast with which an honest server begins;
-                its other tensors are sent unchanged.
+            observed: the dialogue; the tensors of an honest broadcast beside the basis are sent unchanged.
+            target: the algorithm and the public facts.
             rng: draws the orthogonal matrix.
-
-        Yields:
-            The broadcast of the next round, in return for which it is sent that round as the server observed it.
-
-        Returns:
-            The estimated sum of the members' Gram matrices.
 
         Raises:
             TranscriptError: the attack on recorded runs does not apply to the messages.
         """
-        consensus = isinstance(situation.target.algorithm, ConsensusPCA)
-        features, rank = situation.honest[BASIS].shape
+        consensus = isinstance(target.algorithm, ConsensusPCA)
+        features, rank = observed.honest[BASIS].shape
         rounds: list[RoundView] = []
         for basis in _bases(features, rank, rng, extra=consensus):
-            observed = yield ChosenBroadcast({**situation.honest, BASIS: basis})
+            seen = observed.ask(ChosenBroadcast({**observed.honest, BASIS: basis}))
             if rounds:
-                rounds[-1] = replace(rounds[-1], followed=observed.broadcast)
-            rounds.append(observed)
+                rounds[-1] = replace(rounds[-1], followed=seen.broadcast)
+            rounds.append(seen)
         output = rounds[-1].broadcast  # stands for a result, which this run has none of
-        view = View(ACTIVE_SERVER, situation.victim, tuple(rounds[:-1] if consensus else rounds), output)
-        return _passive(situation.target.algorithm).run(view, situation.target, rng)
+        view = View(ACTIVE_SERVER, observed.victim, tuple(rounds[:-1] if consensus else rounds), output)
+        return _passive(target.algorithm).run(view, target, rng)
 
 
 def _bases(features: int, rank: int, rng: np.random.Generator, *, extra: bool) -> Iterator[Array]:

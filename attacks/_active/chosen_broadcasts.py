@@ -1,23 +1,20 @@
 """Define attacks by a server that chooses its broadcasts: dialogues of a broadcast out and the round's message in.
 
 The server deviates from the protocol: it sends models of its choice, and attacks from what the clients answer. An
-active attack is a generator, so that it needs no network: it yields the broadcast of the next round, is sent what the
-server then observes, and returns its estimate. The engine that runs a federation with such a server is
-`securefed._auditing.active`; tests feed messages by hand.
+active attack needs no network: `Dialogue.ask` sends a broadcast and returns what the server then observes. The
+federation with such a server is `securefed._auditing.active.DeviatingServer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
-
-import numpy as np
+from typing import Protocol, runtime_checkable
 
 from securefed._messages import ClientId
 from securefed._registry import Registry
 from securefed._tensors import Tensors
-from securefed.attacks._base import Reconstruction, RoundView, Target
+from securefed.attacks._base import AttackOn, RoundView
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class ChosenBroadcast:
         counted: whether the server afterwards tells the clients that this round's sum counted them. A client that hears
             that it was not counted drops the state that it made in the round, as after a lost connection. A server that
             lies about it finds every client's memory as it was, round after round.
-        doublings: how often the server says that the declared bounds were doubled, at most `Situation.doublings`; sums
+        doublings: how often the server says that the declared bounds were doubled, at most `Dialogue.doublings`; sums
             get coarser by as many bits.
     """
 
@@ -42,52 +39,28 @@ class ChosenBroadcast:
 
 
 @dataclass(frozen=True)
-class Situation:
-    """Facts that the server has before its first broadcast.
+class Dialogue:
+    """A server's exchange with its clients, round by round, and the facts that it has before its first broadcast.
 
     Attributes:
-        target: the algorithm and the public facts.
         honest: the broadcast with which an honest server would begin.
         victim: the client that is attacked.
         members: clients whose sum each message will be.
+        ask: sends the broadcast of the next round, and returns that round as the server observes it. It raises where
+            clients or protocol refuse; an attack lets that pass.
         doublings: how often clients accept that the declared bounds of messages are doubled.
     """
 
-    target: Target
     honest: Tensors
     victim: ClientId
     members: frozenset[ClientId]
+    ask: Callable[[ChosenBroadcast], RoundView]
     doublings: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Number of the members' rows, which is public."""
-        return sum(self.target.public.rows[client] for client in self.members)
-
-
-Dialogue = Generator[ChosenBroadcast, RoundView, Reconstruction]
-"""Yields the broadcast of each round, is sent the round as the server observes it, and returns the estimate."""
 
 
 @runtime_checkable
-class ActiveAttack(Protocol):
-    """Reconstruct a secret by choosing broadcasts; an attack is a frozen dataclass of settings.
-
-    Attributes:
-        name: its name in the registry.
-        secret: what it reconstructs, such as `gram` or `samples`.
-    """
-
-    name: ClassVar[str]
-    secret: ClassVar[str]
-
-    def applies(self, situation: Situation) -> str | None:
-        """Return `None` where the attack can run, else the reason why not, in a sentence."""
-        ...
-
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Begin the dialogue; it ends after a number of rounds that the attack's settings bound."""
-        ...
+class ActiveAttack(AttackOn[Dialogue], Protocol):
+    """An attack by choosing broadcasts; it ends after a number of rounds that its settings bound."""
 
 
 active_attacks: Registry[ActiveAttack] = Registry("active attack", built_in="securefed.attacks._active")

@@ -40,7 +40,7 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.algorithms._graph.method import CONSENSUS, edges_of
 from securefed.algorithms._graph.ppgl import PPGL, WEIGHT, WEIGHTED
-from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.starting_points import pooled
@@ -82,40 +82,37 @@ class ChosenConsensus:
     name: ClassVar[str] = "active/chosen_consensus"
     secret: ClassVar[str] = "distances"
 
-    def applies(self, situation: Situation) -> str | None:
+    def applies(self, target: Target, observed: Dialogue) -> str | None:
         """Return why the attack cannot run, or `None`."""
-        method, count = situation.target.algorithm, len(situation.members)
+        method, count = target.algorithm, len(observed.members)
         if not isinstance(method, PPGL):
             return "It chooses the consensus graph from which PPGL's clients compute their weights."
         if method.weights != "automatic" and count > 1:
             return "Clients here have equal weights, whatever the consensus."
-        edges = edges_of(situation.target.public.features).count
+        edges = edges_of(target.public.features).count
         if count > edges:
             return f"It separates at most as many clients as there are edges ({edges}), and the sum has {count}."
         if count * edges > self.limit:
             return f"It would fit {count * edges} unknowns, the limit is {self.limit}: raise `limit`."
         return None
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Lift all graphs, then send a consensus on each side of the mean graph in 2 (N - 1) directions a frame.
 
         Args:
-            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            observed: the dialogue.
+            target: the algorithm and the public facts.
             rng: draws the directions.
-
-        Yields:
-            The broadcast of the next round, in return for which it is sent that round as the server observed it.
 
         Returns:
             The distances of all members.
         """
-        method, target, count = situation.target.algorithm, situation.target, len(situation.members)
+        method, count = target.algorithm, len(observed.members)
         assert isinstance(method, PPGL)
         # An edge of weight w is pulled by rho gamma (w - height), with gamma = 1/N: by -lift at the start.
         height = method.start_weight + _LIFT * target.public.clients / method.rho
-        edges = situation.honest[CONSENSUS].size
-        rounds: list[RoundView] = []
-        rounds.append((yield ChosenBroadcast({**situation.honest, CONSENSUS: np.full(edges, height)})))
+        edges = observed.honest[CONSENSUS].size
+        rounds = [observed.ask(ChosenBroadcast({**observed.honest, CONSENSUS: np.full(edges, height)}))]
         best = self._fitted(rounds, target) if count == 1 else None
         mean_graph = rounds[0].message[WEIGHTED] / rounds[0].message[WEIGHT]
         for _ in range(self.passes if count > 1 else 0):
@@ -124,7 +121,8 @@ class ChosenConsensus:
                 for direction in (frame[0] + other, frame[0] - other):
                     for side in (1, -1):
                         chosen = mean_graph + side * _RADIUS * direction / np.sqrt(2)
-                        rounds.append((yield ChosenBroadcast({**situation.honest, CONSENSUS: chosen}, counted=False)))
+                        sent = ChosenBroadcast({**observed.honest, CONSENSUS: chosen}, counted=False)
+                        rounds.append(observed.ask(sent))
             found = self._fitted([rounds[0], *rounds[-4 * (count - 1) :]], target)
             if best is None or not best.residual <= found.residual:  # it may be no number
                 best = found

@@ -22,9 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from securefed._tensors import Array, Tensors
-from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue
 from securefed.attacks._active.simulated_client import SimulatedClient, why_no_method
-from securefed.attacks._base import Reconstruction
+from securefed.attacks._base import Reconstruction, Target
 from securefed.attacks._requirements import has_labels
 from securefed.errors import ConfigError, TranscriptError
 
@@ -183,11 +183,11 @@ class ClassThresholds:
     name: ClassVar[str] = "active/class_thresholds"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, situation: Situation) -> str | None:
+    def applies(self, target: Target, observed: Dialogue) -> str | None:
         """Return why the attack cannot run, or `None`."""
-        if (reason := why_no_method(situation.target)) is not None:
+        if (reason := why_no_method(target)) is not None:
             return reason
-        client, public = SimulatedClient(situation), situation.target.public
+        client, public = SimulatedClient(target, observed), target.public
         problem = client.method.problem
         try:
             model = LinearClassifier.of(dict(problem.shapes(public)), public.features)
@@ -197,9 +197,9 @@ class ClassThresholds:
             return "It needs a linear classifier with a bias."
         return _why_not_counted(client) or _why_not_saturated(client, model)
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Choose thresholds round by round; the estimate holds the rows, and means of those that stay together."""
-        client, public = SimulatedClient(situation), situation.target.public
+        client, public = SimulatedClient(target, observed), target.public
         model = LinearClassifier.of(dict(client.method.problem.shapes(public)), public.features)
         assert model is not None
         direction = rng.normal(size=public.features) / public.features**0.5
@@ -207,18 +207,18 @@ class ClassThresholds:
         # Clients that send how far they moved towards the broadcast refuse large entries: `limit` is the largest with
         # which they stay within bounds, once these are doubled as often as clients allow.
         limit, sharpest = client.largest, _sharpness(client, model) / reach
-        doublings = situation.doublings if np.isfinite(limit) else 0
+        doublings = observed.doublings if np.isfinite(limit) else 0
 
         def choose(thresholds: Array) -> tuple[ChosenBroadcast, float]:
             """Return the broadcast with these thresholds, as sharp as clients take it, and its sharpness."""
             entries = model.parameters(direction, thresholds, 1.0).values()
             sharpness = min(sharpest, limit / max(float(np.abs(value).max()) for value in entries))
             parameters = model.parameters(direction, thresholds, sharpness)
-            broadcast = client.broadcast(situation.honest, parameters)
+            broadcast = client.broadcast(observed.honest, parameters)
             return ChosenBroadcast(broadcast, counted=False, doublings=doublings), sharpness
 
         above_all = np.full(model.thresholds, 2 * reach)
-        base = yield choose(above_all)[0]
+        base = observed.ask(choose(above_all)[0])
         below = choose(-above_all)[0]
         part, unit = _unit(client, model, base.broadcast, below.to_all, rng)
         by_label = _read(client, model, part, unit, client.heard(base))  # minus the rows of each label: the second term
@@ -227,26 +227,25 @@ class ClassThresholds:
         for _ in range(self.rounds - 1):
             chosen, sharpness = choose(levels)
             ladder.narrow = _WITHIN / sharpness
-            observed = yield chosen
-            sums, counts = _read(client, model, part, unit, client.heard(observed))
+            sums, counts = _read(client, model, part, unit, client.heard(observed.ask(chosen)))
             ladder.add(levels, sums - by_label[0], counts - by_label[1])
             levels = ladder.next_levels(model.thresholds, rng)
             if not len(levels):
                 break
-        return _reconstruction(situation, ladder)
+        return _reconstruction(client, ladder)
 
 
-def _reconstruction(situation: Situation, ladder: _Ladder) -> Reconstruction:
+def _reconstruction(client: SimulatedClient, ladder: _Ladder) -> Reconstruction:
     """Return the rows that are alone in an interval, then the means of the others."""
     found = sorted(ladder.intervals(), key=lambda item: item[3])
     rows = [total / count for _, _, total, count in found]
-    value = np.asarray(rows) if rows else np.zeros((1, situation.target.public.features))
+    value = np.asarray(rows) if rows else np.zeros((1, client.target.public.features))
     single = sum(item[3] == 1 for item in found)
     return Reconstruction(
         "samples",
         value,
-        unknowns=situation.rows * situation.target.public.features,
-        members=situation.members,
+        unknowns=client.rows * client.target.public.features,
+        members=client.dialogue.members,
         diagnostics={"single rows": single},
     )
 

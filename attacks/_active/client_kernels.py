@@ -6,9 +6,9 @@ k's columns, and so is k's gradient of that layer's weight, sum of s h. The sum 
 gradient in columns of its own. One of k's channels is a constant beside the picture's colours. Its columns hold the sum
 of the slopes s of k's rows alone, in place of the bias gradient, which adds up all clients.
 
-With that, the columns of each client are read as a client's own gradient would be: `TrapWeights` plays one dialogue for
-each client, on the columns that `ClientChannels` describes. Where there are fewer channels than clients need, the
-clients are read in groups, one after the other, while the others receive dead channels only.
+With that, `TrapWeights` reads the columns of each client, which `ClientChannels` describes, as a client's own gradient.
+Where there are fewer channels than clients need, the clients are read in groups, one after the other, while the others
+receive dead channels only.
 
 A message layer that sums only clients that received the same broadcast does not sum these.
 
@@ -19,7 +19,7 @@ the scale, is this package's, and so is the use of the network's own convolution
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -27,13 +27,13 @@ import numpy as np
 
 from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
-from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue
 from securefed.attacks._active.found_rows import FoundRows
 from securefed.attacks._active.layer_inputs import PooledPixels, measure_pixels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, entering
 from securefed.attacks._active.trap_weights import NOT_POOLED, TrapWeights, trap_broadcast
-from securefed.attacks._base import Reconstruction, RoundView
+from securefed.attacks._base import Reconstruction, Target
 
 _CLOSE = 1e-3
 """Largest error, in units of the range, of what enters through another client's channels; rounding leaves 1e-5."""
@@ -84,65 +84,58 @@ class ClientKernels:
         """Number of rounds whose broadcasts the server chooses for each group of clients."""
         return self.traps.rounds
 
-    def applies(self, situation: Situation) -> str | None:
+    def applies(self, target: Target, observed: Dialogue) -> str | None:
         """Return why the attack cannot run, or `None`."""
-        if len(situation.members) < 2:
+        if len(observed.members) < 2:
             return "It separates clients in a sum, and this view holds the client's own messages."
-        reason = self.traps.applies(situation, client_channels)
+        reason = self.traps.applies(target, observed, client_channels)
         if reason == NOT_POOLED:
             return (
                 "It gives each client channels of a convolution, one more than pictures have colours; none fits here."
             )
         return reason
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Play `TrapWeights` against all clients at once, or against one group of them after the other.
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Set traps for all clients at once, or for one group of them after the other.
 
         Args:
-            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            observed: the dialogue.
+            target: the algorithm and the public facts.
             rng: draws directions and made-up rows.
-
-        Yields:
-            The broadcasts of the next round, in return for which it is sent that round as the server observed it.
 
         Returns:
             The rows found, the single ones first; `diagnostics["clients"]` holds the client of each.
         """
-        client = SimulatedClient(situation)
-        initial = client.model.parameters(situation.honest)
+        client = SimulatedClient(target, observed)
+        initial = client.model.parameters(observed.honest)
         layers = self.traps.layers(client, initial, client_channels)
         assert not isinstance(layers, str)  # `applies` has refused other networks
         chain, inputs = layers
         assert isinstance(inputs, ClientChannels)
         channels = _all_channels(client, chain, initial, inputs)
         dead = {name: np.zeros_like(initial[name]) for name in inputs.kernels}
-        to_all = client.broadcast(situation.honest, {**initial, **dead})
-        members, found = sorted(situation.members), dict[ClientId, Reconstruction]()
+        to_all = client.broadcast(observed.honest, {**initial, **dead})
+        members, found = sorted(observed.members), dict[ClientId, Reconstruction]()
         for start in range(0, len(members), len(channels)):
             group = dict(zip(members[start : start + len(channels)], channels, strict=False))
-            found |= yield from self._group(situation, to_all, chain, group, rng)
-        return _joined(situation, found)
+            found |= self._group(client, to_all, chain, group, rng)
+        return _joined(client, found)
 
     def _group(
-        self, situation: Situation, to_all: Tensors, chain: DenseChain, group: Mapping[ClientId, ClientChannels],
+        self, client: SimulatedClient, to_all: Tensors, chain: DenseChain, group: Mapping[ClientId, ClientChannels],
         rng: np.random.Generator,
-    ) -> Generator[ChosenBroadcast, RoundView, dict[ClientId, Reconstruction]]:  # fmt: skip
-        """Play trap weights against the clients of a group at once, each on its own columns.
+    ) -> dict[ClientId, Reconstruction]:  # fmt: skip
+        """Set traps for the clients of a group at once, each on its own columns; return the estimates of their rows.
 
         Args:
-            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            client: knows the algorithm, the public facts, and the dialogue.
             to_all: the broadcast of all other clients, whose channels are dead.
             chain: the network's layers.
             group: the columns of each client.
             rng: draws directions and made-up rows.
-
-        Yields:
-            The broadcasts of the next round, in return for which it is sent that round as the server observed it.
-
-        Returns:
-            The estimate of each client's rows.
         """
-        alone = {member: SimulatedClient(replace(situation, members=frozenset({member}))) for member in group}
+        dialogue = client.dialogue
+        alone = {one: SimulatedClient(client.target, replace(dialogue, members=frozenset({one}))) for one in group}
         found = {member: FoundRows(own.width) for member, own in group.items()}
         for number in range(self.rounds):
             # All clients' vectors show in which range rows lie: a client alone may have too few for that.
@@ -151,11 +144,11 @@ class ClientKernels:
                 member: self.traps.trap(alone[member], chain, own, number, known, rng) for member, own in group.items()
             }
             chosen = {member: trap_broadcast(alone[member], trap) for member, trap in traps.items()}
-            observed = yield ChosenBroadcast(to_all, dict(chosen), counted=False)
+            observed = dialogue.ask(ChosenBroadcast(to_all, dict(chosen), counted=False))
             for member, trap in traps.items():
                 seen = replace(observed, broadcast=chosen[member])
                 self.traps.read(alone[member], trap, seen, found[member], rng)
-        estimates = {member: found[member].reconstruction(alone[member].situation) for member in group}
+        estimates = {member: found[member].reconstruction(alone[member]) for member in group}
         return {
             member: replace(estimate, value=group[member].rows(estimate.value))
             for member, estimate in estimates.items()
@@ -232,7 +225,7 @@ def _kernels(chain: DenseChain, bound: float, place: int) -> dict[str, Array]:
     return chosen
 
 
-def _joined(situation: Situation, estimates: Mapping[ClientId, Reconstruction]) -> Reconstruction:
+def _joined(client: SimulatedClient, estimates: Mapping[ClientId, Reconstruction]) -> Reconstruction:
     """Return all clients' rows as one estimate, those that are known to be single rows first."""
     parts: list[tuple[bool, ClientId, Array, int]] = []
     for member, estimate in estimates.items():
@@ -245,8 +238,8 @@ def _joined(situation: Situation, estimates: Mapping[ClientId, Reconstruction]) 
         "samples",
         np.asarray([row for _, _, row, _ in parts]),
         labels=np.asarray([label for *_, label in parts], np.int64),
-        unknowns=situation.rows * situation.target.public.features,
-        members=situation.members,
+        unknowns=client.rows * client.target.public.features,
+        members=client.dialogue.members,
         diagnostics={
             "single rows": sum(not several for several, *_ in parts),
             "clients": [member for _, member, *_ in parts],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from securefed._tensors import Array
-from securefed.attacks._active.chosen_broadcasts import Situation
+from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._base import Reconstruction
 
 SAME = 1e-2
@@ -83,19 +83,19 @@ class FoundRows:
             if same(row, earlier, RECURS).any():
                 self.add(row)
 
-    def reconstruction(self, situation: Situation) -> Reconstruction:
+    def reconstruction(self, client: SimulatedClient) -> Reconstruction:
         """Return the rows that are known to be rows, then the newest others, no more than the clients have.
 
         Of rows whose label is not known the estimate's label is -1. Where no row was read it is one row of zeros.
 
         Args:
-            situation: what the server knew before its first broadcast: the members of each sum, and public facts.
+            client: knows the members of each sum, and public facts.
         """
         others: list[Array] = []
         for row in [*self.newest, *reversed(self.earlier)]:
             if not same(row, self.single).any() and not same(row, others).any():
                 others.append(row)
-        rows = [*self.single, *others][: situation.rows]
+        rows = [*self.single, *others][: client.rows]
         value = np.asarray(rows) if rows else np.zeros((1, self.width))
         labels = np.full(len(value), -1, np.int64)
         known_labels = self.labels[: len(value)]
@@ -104,7 +104,7 @@ class FoundRows:
             "samples",
             value,
             labels=labels,
-            unknowns=situation.rows * situation.target.public.features,
-            members=situation.members,
-            diagnostics={"single rows": min(len(self.single), situation.rows)},
+            unknowns=client.rows * client.target.public.features,
+            members=client.dialogue.members,
+            diagnostics={"single rows": min(len(self.single), client.rows)},
         )

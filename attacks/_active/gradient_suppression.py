@@ -5,9 +5,6 @@ own. The server sends the victim trap weights in the same round (`trap_weights`:
 single rows), and the others the same weights with biases so low that no row activates the layer. A message layer that
 sums only clients that received the same broadcast does not sum these.
 
-The audit of dishonest servers (`securefed._auditing.active`) plays the attack as a generator: `play` yields the
-broadcast of each round, is sent what the server then observes, and returns its estimate of the victim's rows.
-
 Source: Pasquini et al. 2022, Eluding Secure Aggregation in Federated Learning via Model Inconsistency (arXiv
 2111.07380), sec. 4.1, gradient suppression.
 """
@@ -20,10 +17,11 @@ from typing import ClassVar
 import numpy as np
 
 from securefed._tensors import Array, Tensors
-from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain
 from securefed.attacks._active.trap_weights import TrapWeights
+from securefed.attacks._base import Reconstruction, RoundView, Target
 
 
 @dataclass(frozen=True)
@@ -39,31 +37,29 @@ class GradientSuppression:
     name: ClassVar[str] = "active/gradient_suppression"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, situation: Situation) -> str | None:
+    def applies(self, target: Target, observed: Dialogue) -> str | None:
         """Return why the attack cannot run, or `None`."""
-        if len(situation.members) < 2:
+        if len(observed.members) < 2:
             return "It singles one client out of a sum, and this view holds the client's own messages."
-        return TrapWeights().applies(situation)
+        return TrapWeights().applies(target, observed)
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Play `TrapWeights` against the victim alone; each broadcast that it chooses goes out in two versions.
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Run `TrapWeights` against the victim alone; each broadcast that it chooses goes out in two versions.
 
         `TrapWeights` is shown each round as if all clients had received the version with traps.
         """
-        public = situation.target.public
-        shapes = SimulatedClient(situation).method.problem.shapes(public)
+        public = target.public
+        shapes = SimulatedClient(target, observed).method.problem.shapes(public)
         chain = DenseChain.of(shapes, public.features, public.classes)
         assert chain is not None  # `applies` has refused networks without fully connected layers at their end
-        alone = replace(situation, members=frozenset({situation.victim}))
-        traps = TrapWeights(rounds=self.rounds).play(alone, rng)
-        chosen = next(traps)
-        while True:
+
+        def ask(chosen: ChosenBroadcast) -> RoundView:
             suppressed = _suppressed(chosen.to_all, chain, public.feature_bound)
-            observed = yield ChosenBroadcast(suppressed, {situation.victim: chosen.to_all}, counted=False)
-            try:
-                chosen = traps.send(replace(observed, broadcast=chosen.to_all))
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+            seen = observed.ask(ChosenBroadcast(suppressed, {observed.victim: chosen.to_all}, counted=False))
+            return replace(seen, broadcast=chosen.to_all)
+
+        alone = replace(observed, members=frozenset({observed.victim}), ask=ask)
+        return TrapWeights(rounds=self.rounds).run(alone, target, rng)
 
 
 def _suppressed(traps: Tensors, chain: DenseChain, bound: float) -> dict[str, Array]:

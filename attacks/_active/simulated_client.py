@@ -17,7 +17,7 @@ from securefed._tensors import Array, Tensors
 from securefed.algorithms._optimization.local_steps import LocalTraining, Vectors
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model, label
-from securefed.attacks._active.chosen_broadcasts import Situation
+from securefed.attacks._active.chosen_broadcasts import Dialogue
 from securefed.attacks._base import RoundView, Target
 from securefed.datasets._base import Dataset
 
@@ -27,20 +27,22 @@ class SimulatedClient:
     """A client of a gradient method that the attacker plays itself.
 
     Attributes:
-        situation: the algorithm, the public facts, and the clients whose sum each message is.
+        target: the algorithm and the public facts.
+        dialogue: the clients whose sum each message is, and an honest broadcast.
     """
 
-    situation: Situation
+    target: Target
+    dialogue: Dialogue
 
     @property
-    def target(self) -> Target:
-        """The algorithm and the public facts."""
-        return self.situation.target
+    def rows(self) -> int:
+        """Number of the members' rows, which is public."""
+        return sum(self.target.public.rows[client] for client in self.dialogue.members)
 
     @property
     def sizes(self) -> list[int]:
         """Numbers of rows that the members have, ascending, each once."""
-        return sorted({self.target.public.rows[client] for client in self.situation.members})
+        return sorted({self.target.public.rows[client] for client in self.dialogue.members})
 
     @property
     def method(self) -> GradientMethod:
@@ -72,7 +74,7 @@ class SimulatedClient:
     @property
     def follows_broadcast(self) -> bool:
         """Whether the models at which clients compute their gradients depend on the broadcast at all."""
-        pairs = zip(self._without_rows(self._raised())[1], self._without_rows(self.situation.honest)[1], strict=True)
+        pairs = zip(self._without_rows(self._raised())[1], self._without_rows(self.dialogue.honest)[1], strict=True)
         return any(not np.array_equal(*pair) for pair in pairs)
 
     @property
@@ -81,14 +83,14 @@ class SimulatedClient:
 
         A client that keeps a model, as in FLAME, sends how far it moved towards the broadcast, which is proportional to
         the broadcast's entries; that has to stay within the declared bound, which may be doubled
-        `Situation.doublings` times. One of the doublings is left for the gradients. The result is infinite where
+        `Dialogue.doublings` times. One of the doublings is left for the gradients. The result is infinite where
         messages hold nothing but gradients, and where no bound is declared.
         """
-        ends = [self._without_rows(broadcast)[0] for broadcast in (self.situation.honest, self._raised())]
+        ends = [self._without_rows(broadcast)[0] for broadcast in (self.dialogue.honest, self._raised())]
         moved = max(float(np.abs(ends[1][part] - ends[0][part]).max()) for part in self.method.sent)
         bounds = [spec.bound for spec in self.method.layout(self.target.public) if spec.bound is not None]
         bound = min(bounds, default=np.inf)
-        return bound * 2.0 ** (self.situation.doublings - 1) / moved if moved > 0 else np.inf
+        return bound * 2.0 ** (self.dialogue.doublings - 1) / moved if moved > 0 else np.inf
 
     @property
     def additive(self) -> bool:
@@ -108,7 +110,7 @@ class SimulatedClient:
         """Whether a row adds as much to the sum where its client has many rows as where it has few."""
         public = self.target.public
         model = {name: np.zeros(shape) for name, shape in self.method.problem.shapes(public).items()}
-        begun = self.broadcast(self.situation.honest, model)
+        begun = self.broadcast(self.dialogue.honest, model)
         row = np.full(public.features, 0.5 * public.feature_bound)
         shares = [self.row_message(begun, row, 0, size) for size in self.sizes]
         return all(np.allclose(share[name], value) for share in shares[1:] for name, value in shares[0].items())
@@ -180,7 +182,7 @@ class SimulatedClient:
     def _raised(self) -> dict[str, Array]:
         """Return the honest broadcast with 1 added to every parameter."""
         return self.broadcast(
-            self.situation.honest, {n: v + 1.0 for n, v in self.model.parameters(self.situation.honest).items()}
+            self.dialogue.honest, {n: v + 1.0 for n, v in self.model.parameters(self.dialogue.honest).items()}
         )
 
     def _without_rows(self, broadcast: Tensors) -> tuple[Vectors, list[Array]]:

@@ -5,10 +5,10 @@ summed gradients of neighbouring outputs differ by the rows between two threshol
 the bias's difference is the row itself where a bin holds one, otherwise a weighted mean of its rows (`bin_reading`).
 The bias's difference shows whether the bin holds one row, and of which label; rows of the label that the weights
 predict show in no bin, so that label changes from round to round. Each further round takes another direction, and
-thresholds where the rows found so far say that rows lie. An audit with `active=True` drives `TrapWeights.play`, a
-generator: it yields a broadcast and is resumed with the round that the server observed (`chosen_broadcasts`). Source:
-Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057). There the server inserts the layer; here it uses the network's own
-first layer, so that names and shapes are those that the clients agreed to.
+thresholds where the rows found so far say that rows lie. `TrapWeights.run` asks a `Dialogue`: it sends a broadcast and
+gets the round that the server observed (`chosen_broadcasts`). Source: Fowl et al. 2022, Robbing the Fed (arXiv
+2110.13057). There the server inserts the layer; here it uses the network's own first layer, so that names and shapes
+are those that the clients agreed to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from securefed._tensors import Array, Tensors
 from securefed.attacks._active.bin_reading import label_codes, read_bins
-from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue
 from securefed.attacks._active.found_rows import FoundRows
 from securefed.attacks._active.layer_inputs import LayerInputs
 from securefed.attacks._active.simulated_client import SimulatedClient, why_no_method
@@ -33,7 +33,7 @@ from securefed.attacks._active.trap_network import (
     layer_inputs,
     possible_chains,
 )
-from securefed.attacks._base import RoundView
+from securefed.attacks._base import Reconstruction, RoundView, Target
 from securefed.attacks._requirements import has_labels
 from securefed.errors import ConfigError, TranscriptError
 
@@ -95,18 +95,18 @@ class TrapWeights:
     name: ClassVar[str] = "active/trap_weights"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, situation: Situation, measure: MeasureInputs = layer_inputs) -> str | None:
+    def applies(self, target: Target, observed: Dialogue, measure: MeasureInputs = layer_inputs) -> str | None:
         """Return why the attack cannot run on layers whose inputs `measure` finds (`layers`), or `None`."""
-        if (reason := why_no_method(situation.target)) is not None:
+        if (reason := why_no_method(target)) is not None:
             return reason
-        client = SimulatedClient(situation)
+        client = SimulatedClient(target, observed)
         if not has_labels(client.method.problem):
             return "It holds a classifier's prediction fixed, and this model does not classify."
         try:
-            client.method.problem.shapes(situation.target.public)
+            client.method.problem.shapes(target.public)
         except ConfigError as error:
             return str(error)
-        found = self.layers(client, client.model.parameters(situation.honest), measure)
+        found = self.layers(client, client.model.parameters(observed.honest), measure)
         return found if isinstance(found, str) else None
 
     def layers(
@@ -139,29 +139,27 @@ class TrapWeights:
             reason = "Single rows have other slopes than in a fully connected ReLU network, so the model is none."
         return reason
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Choose broadcasts round by round, and read each message.
 
         Args:
-            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            observed: the dialogue.
+            target: the algorithm and the public facts.
             rng: draws directions and made-up rows.
-
-        Yields:
-            The broadcast of the next round, in return for which it is sent that round as the server observed it.
 
         Returns:
             The rows found, at most as many as the clients in the sum have.
         """
-        client = SimulatedClient(situation)
-        layers = self.layers(client, client.model.parameters(situation.honest))
+        client = SimulatedClient(target, observed)
+        layers = self.layers(client, client.model.parameters(observed.honest))
         assert not isinstance(layers, str)  # `applies` has refused other networks
         chain, inputs = layers
         found = FoundRows(inputs.width)
         for number in range(self.rounds):
             trap = self.trap(client, chain, inputs, number, found.all, rng)
-            observed = yield ChosenBroadcast(trap_broadcast(client, trap), counted=False)
-            self.read(client, trap, observed, found, rng)
-        estimate = found.reconstruction(situation)
+            seen = observed.ask(ChosenBroadcast(trap_broadcast(client, trap), counted=False))
+            self.read(client, trap, seen, found, rng)
+        estimate = found.reconstruction(client)
         return replace(estimate, value=inputs.rows(estimate.value))
 
     def trap(
@@ -269,7 +267,7 @@ class TrapWeights:
 
 def trap_broadcast(client: SimulatedClient, trap: TrapNetwork) -> dict[str, Array]:
     """Return an honest server's broadcast with these weights in place of the model."""
-    honest = client.situation.honest
+    honest = client.dialogue.honest
     parameters = trap.parameters(client.model.parameters(honest), client.target.public.classes)
     return client.broadcast(honest, parameters)
 

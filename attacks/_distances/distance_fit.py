@@ -38,7 +38,7 @@ from securefed.attacks._distances.posterior_mode import posterior_mode
 from securefed.attacks._distances.starting_points import starting_points
 from securefed.attacks._engine.fit import Fit, SearchLimits, fit
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit
-from securefed.attacks._requirements import too_large, why_incomplete
+from securefed.attacks._requirements import check_applies, too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 SOLVED = 1e-10
@@ -144,8 +144,7 @@ class DistanceFit:
         Raises:
             TranscriptError: the attack does not apply, or the simulation would not fit into `memory`.
         """
-        if (reason := self.applies(target, observed)) is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         system = GraphSimulation.of(observed, target)
         if not all(np.isfinite(seen.total).all() for seen in system.rounds):
             raise TranscriptError("the view's messages are not finite")
@@ -176,9 +175,9 @@ class DistanceFit:
             if found.residual <= SOLVED:
                 return self._reconstruction(system, found.points[0])
             others = (found.points[0],)
-        end = posterior_mode(system, rng, self.steps, others)
-        out = self._reconstruction(system, end.distances)
-        return replace(out, diagnostics={**out.diagnostics, **(end.report() if system.noise_to_signal else {})})
+        distances, report = posterior_mode(system, rng, self.steps, others)
+        out = self._reconstruction(system, distances)
+        return replace(out, diagnostics={**out.diagnostics, **(report if system.noise_to_signal else {})})
 
     def _fit(self, system: GraphSimulation, point: Array) -> Fit:
         """Fit from one start, with more and more rounds fitted together.

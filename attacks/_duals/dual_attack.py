@@ -24,7 +24,7 @@ from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._diagnosis import ROUNDING
 from securefed.attacks._duals.clip_reversal import undo_clipping
 from securefed.attacks._duals.observed_steps import ObservedStep, observed_steps
-from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
+from securefed.attacks._requirements import MEMORY, check_applies, too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 CONSTANT_DIAGONAL = 0.02
@@ -137,9 +137,7 @@ class DualAttack(ABC):
         Raises:
             TranscriptError: the view lacks what the attack needs.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         algorithm = cast(ConsensusPCA, target.algorithm)
         (client,) = observed.members
         rows = target.public.rows[client]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +18,32 @@ from securefed._tensors import Array
 
 Unknown = Literal["rows", "gram", "distances"]
 """The client's rows, their Gram matrix X^T X, or the squared distances between their columns."""
+
+
+@dataclass(frozen=True)
+class RowEntries:
+    """Rows X; their entries, in units of `bound`, are the coordinates.
+
+    Attributes:
+        size: number of rows of X.
+        features: number of columns.
+        bound: size of the coordinates' unit.
+    """
+
+    size: int
+    features: int
+    bound: float
+    unit: ClassVar[float] = 1.0
+    """Size of a coordinate that counts as small."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of coordinates."""
+        return self.size * self.features
+
+    def rows(self, x: Any) -> Any:
+        """Return X, (size, features), an array or a `DualArray` as the coordinates are."""
+        return self.bound * x.reshape(self.size, self.features)
 
 
 @dataclass(frozen=True)
@@ -33,6 +59,7 @@ class GramFactor:
     kind: Unknown
     size: int
     basis: Array
+    unit: ClassVar[float] = 1e-300
 
     @classmethod
     def of(cls, kind: Unknown, size: int, like: Array) -> GramFactor:

@@ -10,7 +10,7 @@ is one number of one observed message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -76,6 +76,11 @@ class Replay:
     through: Callable[[Tensors, int], Tensors] | None = None
     prior: Array | None = None
     budget: TimeBudget | None = None
+
+    @classmethod
+    def of(cls, observed: View | Replay, target: Target) -> Replay:
+        """Return a replay as it is, and of a view the replay by an attacker who knows nothing else."""
+        return observed if isinstance(observed, Replay) else cls(observed, target)
 
     def __post_init__(self) -> None:
         if not self.observed.rounds:
@@ -286,18 +291,19 @@ class Replay:
 
     @cached_property
     def differentiable(self) -> bool:
-        """True if torch derivatives exist and agree with a finite difference along one line.
+        """True if torch derivatives exist and, for one member, agree with a finite difference along one line.
 
         A step that leaves torch, or detaches, has a derivative of zero; one that calls `backward` itself has none.
         """
         if any(o.clips for o in self.observed.rounds) or not isinstance(self.target.algorithm, Differentiable):
             return False
         rng = np.random.default_rng([self.seed, 8])
-        rows, line = self.likely(rng), rng.normal(size=(self.rows, self.features))
-        step = self.units.step * self.target.public.feature_bound
+        rows = self.likely(rng)[: self.sizes[0]]
+        line, step = rng.normal(size=rows.shape), self.units.step * self.target.public.feature_bound
         try:
-            slope = (self(rows + step * line) - self(rows - step * line)) / (2 * step)
-            exact = self._autodiff(self.target.algorithm, rows) @ line.reshape(-1)
+            ends = [self.alone(0, self.member_data(0, rows + sign * step * line)) for sign in (1, -1)]
+            slope = (ends[0] - ends[1]) / (2 * step)
+            exact = self.torch_slopes(0, rows) @ line.reshape(-1)
         except (SecureFedError, RuntimeError, TypeError, ValueError, AttributeError):
             return False
         size = float(np.linalg.norm(slope / self.units.unit))
@@ -313,51 +319,29 @@ class Replay:
             return self.sample(rng)
         return rng.uniform(self.prior.min(axis=0), self.prior.max(axis=0), (self.rows, self.features))
 
-    def jacobian(self, rows: Array) -> Array:
-        """Return d messages / d rows, (equations, rows * features).
+    def torch_slopes(self, index: int, rows: Array) -> Array:
+        """Return the derivative of one member's messages by its rows, (equations, rows * features), from torch.
 
-        They come from torch if these are right, else from the step on a `DualArray`, else from central differences,
-        which are accurate to about 1e-9 of the Jacobian's scale (2e-5 for messages in float32).
+        Args:
+            index: the member's place in `members`.
+            rows: its rows.
         """
-        if self.differentiable:
-            assert isinstance(self.target.algorithm, Differentiable)
-            return self._autodiff(self.target.algorithm, rows)
-        return np.hstack([self._tangents(member, data) for member, data in enumerate(self._split(rows))])
-
-    def _tangents(self, member: int, data: Dataset) -> Array:
-        """Return the derivative of one member's messages by its rows, (equations, rows * features)."""
-        lines, columns = np.eye(data.x.size).reshape(-1, *data.x.shape), []
-        with suppress(SecureFedError):  # the step has operations without a rule
-            rows = DualArray(data.x, np.moveaxis(lines, 0, -1))
-            sent: Any = self.alone(member, self.member_data(member, rows))
-            if isinstance(sent, DualArray):
-                return sent.slopes
-        for line in lines:
-            step = self.units.step * max(float(np.abs(data.x[line > 0])[0]), self.target.public.feature_bound)
-            ahead, behind = (self.alone(member, Dataset(data.x + sign * step * line, data.y)) for sign in (1, -1))
-            columns.append((ahead - behind) / (2 * step))
-        return np.stack(columns, axis=1)
-
-    def _autodiff(self, algorithm: Differentiable, rows: Array) -> Array:
-        """Return the Jacobian by torch: d(sums of the members' messages) / d rows, (equations, rows * features)."""
         import torch  # noqa: PLC0415 - only for algorithms written in it
 
-        bounds = np.cumsum((0, *self.sizes))
-        places = {client: slice(bounds[i], bounds[i + 1]) for i, client in enumerate(self.members)}
+        algorithm: Any = self.target.algorithm
+        client, labels = self.members[index], self.member_data(index, rows).y
 
-        def messages(point: Any) -> Any:  # of all rows (rows, features): the entries of every observed sum, in order
+        def messages(point: Any) -> Any:
             parts = []
             for observation in self.observed.rounds:
-                sums: dict[str, Any] = {}
-                for client in sorted(observation.members):
-                    labels = None if self.labels is None else self.labels[places[client]]
-                    sent = algorithm.torch_messages(point[places[client]], labels, observation.broadcast)
-                    sums = {name: value + sums.get(name, 0) for name, value in sent.items()}
-                parts += [sums[name].reshape(-1) for name in sorted(observation.message)]
+                shapes = {name: np.shape(observation.message[name]) for name in sorted(observation.message)}
+                sent = {name: torch.zeros(shape) for name, shape in shapes.items()}
+                if client in observation.members:
+                    sent = algorithm.torch_messages(point, labels, observation.broadcast)
+                parts += [sent[name].reshape(-1) for name in shapes]
             return torch.cat(parts)
 
-        point = torch.tensor(rows, dtype=torch.float64)
-        jacobian = torch.func.jacrev(messages)(point)
+        jacobian = torch.func.jacrev(messages)(torch.tensor(rows, dtype=torch.float64))
         return np.asarray(jacobian.detach().numpy(), np.float64).reshape(-1, rows.size)
 
     def _split(self, rows: Array, labels: Array | None = None) -> list[Dataset]:

@@ -5,7 +5,7 @@ Messages of a supervised method often show the classes of a client's rows even w
 and labels like theirs (the prior), simulates clients with such rows by running the clients' code (`Replay`), and learns
 the numbers of rows of each class as a function of the messages, by kernel ridge regression or by the nearest simulated
 message. The attacks on rows get the labels as an input; this attack estimates them. An audit of a user's own algorithm
-(`generic_attacks`) calls `RegressCounts.learn` once a seed, and `attack` of its result on the messages and on others
+(`generic_attacks`) calls `RegressCounts.learn` once a seed, and `run` of its result on the messages and on others
 that say nothing about the client, to compare with.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from securefed._tensors import Array
-from securefed.attacks._base import Reconstruction
+from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.row_regression import KernelRidge, RegressRows
 from securefed.errors import TranscriptError
@@ -85,8 +85,9 @@ class LearnedCounts:
     name: ClassVar[str] = RegressCounts.name
     secret: ClassVar[str] = RegressCounts.secret
 
-    def attack(self, replay: Replay) -> Reconstruction:
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Return the expected numbers of rows by class, (classes,); they sum to the number of rows."""
+        replay = Replay.of(observed, target)
         counts = np.clip(self.model(replay.messages), 0.0, replay.rows)
         total = float(counts.sum())
         return Reconstruction(

@@ -4,7 +4,7 @@ A number can carry rows in its last digits, behind a larger part that does not d
 rounded to three digits, plus the rows times 1e-6. No fit and no regression of the whole number finds them. This attack
 cuts every number off at several decimal and binary digits. It simulates clients with rows that the attacker draws, and
 learns these rows as a function of the remainders by kernel ridge regression, as `RegressRows` does from whole numbers.
-An audit of a user's own algorithm calls `learn` on simulated clients once, and `attack` on each observed message. Its
+An audit of a user's own algorithm calls `learn` on simulated clients once, and `run` on each observed message. Its
 self-check plants such leaks.
 """
 
@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from securefed._tensors import Array
-from securefed.attacks._base import Reconstruction
+from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.row_regression import KernelRidge
 from securefed.errors import TranscriptError
@@ -95,8 +95,9 @@ class LowDigits:
             raise TranscriptError("no last digits of the messages move with the rows")
         return cls(KernelRidge.of(best[1](sent), rows), best[1])
 
-    def attack(self, replay: Replay) -> Reconstruction:
-        """Estimate the rows from the last digits of the observed messages, which `replay` holds."""
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Estimate the rows from the last digits of the observed messages."""
+        replay = Replay.of(observed, target)
         bound = replay.target.public.feature_bound
         rows = self.model(self.cut(replay.messages)).reshape(replay.rows, replay.features)
         return Reconstruction(

@@ -70,16 +70,16 @@ class ProbeGram:
             return f"{unknowns} unknowns are more than the {_MOST_UNKNOWNS} that are probed; project the columns."
         return None
 
-    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the Gram matrix of the view's members.
 
-        The replay is given no labels, so that there are no classes here: of the rows' moments only the number of rows,
+        The replay of a view has no labels, so that there are no classes: of the rows' moments only the number of rows,
         which is public, is known.
 
         Raises:
             TranscriptError: the view lacks what the attack needs.
         """
-        return self.solve(Replay(observed, target), rng).gram()
+        return self.solve(Replay.of(observed, target), rng).gram()
 
     def solve(
         self,

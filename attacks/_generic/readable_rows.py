@@ -48,23 +48,13 @@ class ClearRows:
             return f"No tensor of the messages is {target.public.features} wide."
         return None
 
-    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the secret of the view's members.
-
-        Raises:
-            TranscriptError: the view lacks what the attack needs.
-        """
-        return self.attack(Replay(observed, target))
-
-    def attack(self, replay: Replay) -> Reconstruction:
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the rows behind the observed messages.
 
-        Args:
-            replay: the observed messages, and the messages that other rows would have caused.
-
         Raises:
-            TranscriptError: no tensor of the messages is as wide as the data.
+            TranscriptError: no tensor of the messages is as wide as the data, or they cannot be replayed.
         """
+        replay = Replay.of(observed, target)
         attempts: list[tuple[float, int, Array]] = []
         for observation in replay.observed.rounds:
             for rows in candidates(observation.message, replay.features):

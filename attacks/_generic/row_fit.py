@@ -31,10 +31,12 @@ from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._engine.fit import Fit, Prior, SearchLimits, fit
+from securefed.attacks._engine.unknowns import RowEntries
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.readable_rows import candidates
-from securefed.errors import SecureFedError, TranscriptError
+from securefed.attacks._generic.replayed_member import ReplayedMember
+from securefed.errors import TranscriptError
 
 _RANK_TOLERANCE = 1e-9
 """Singular values of the Jacobian below this share of the largest do not count for the rank; finite differences have
@@ -103,21 +105,14 @@ class FitRows:
             return f"{unknowns} unknowns are more than the {self.most} that are fitted; audit smaller clients."
         return None
 
-    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Recover the rows of the view's members; the interface of all attacks, for use by hand.
-
-        Raises:
-            TranscriptError: the view lacks what the attack needs.
-        """
-        return self.attack(Replay(observed, target), rng)
-
-    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
-        """Recover the rows behind the replay's messages; an audit calls this with a prior and a time budget.
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Recover the rows behind the observed messages; an audit gives a replay with a prior and a time budget.
 
         Raises:
             TranscriptError: the client step fails on every start, or its answers are not repeatable, or it draws so
-                much at random that any rows would explain the messages.
+                much at random that any rows would explain the messages; or the view cannot be replayed.
         """
+        replay = Replay.of(observed, target)
         if not replay.repeatable:
             raise TranscriptError(
                 "the client step returns different messages for the same rows and seed, so that nothing can be fitted: "
@@ -131,8 +126,10 @@ class FitRows:
         starts, steps = self._effort(replay)
         goal = max(self.goal, replay.units.rounding)
         enough = goal if replay.prior is None else max(goal, _GOOD_WITH_PRIOR)
+        bound = replay.target.public.feature_bound
+        unknowns = [RowEntries(size, replay.features, bound) for size in replay.sizes]
         found = fit(
-            [_AllRows(replay)],
+            [ReplayedMember(replay, index, unknown) for index, unknown in enumerate(unknowns)],
             replay.messages,
             islice(self._starts(replay, rng), starts),
             SearchLimits(steps, goal, StallLimit(1e-3), enough=enough, singular=_RANK_TOLERANCE, curved=False),
@@ -178,7 +175,7 @@ class FitRows:
     def _reconstruction(self, replay: Replay, found: Fit, goal: float) -> Reconstruction:
         """Return the fit as a reconstruction; rows of a failed fit are clipped to the public bound."""
         bound = replay.target.public.feature_bound
-        rows = found.points[0].reshape(replay.rows, replay.features) * bound
+        rows = np.concatenate(found.points).reshape(replay.rows, replay.features) * bound
         if found.residual > goal:
             rows = np.clip(np.nan_to_num(rows), -bound, bound)
         explained = max(_EXPLAINED, _GOAL_FACTOR * goal, _NOISE_FACTOR * replay.units.noise)
@@ -197,48 +194,6 @@ class FitRows:
                 "explained": found.residual <= explained,
             },
         )
-
-
-@dataclass(frozen=True)
-class _AllRows:
-    """The messages as a function of all members' rows in units of the public bound, flat; a `Simulation`.
-
-    Attributes:
-        replay: the replay of the observed rounds.
-    """
-
-    replay: Replay
-
-    @property
-    def count(self) -> int:
-        """Return the number of entries of the rows."""
-        return self.replay.rows * self.replay.features
-
-    @property
-    def determined(self) -> int:
-        """Return the number of entries: the attack does not know of directions that no message shows."""
-        return self.count
-
-    def sent(self, x: Array) -> Array:
-        """Return the messages; a single NaN where the step fails."""
-        try:
-            return self.replay(self._rows(x))
-        except (SecureFedError, ArithmeticError, ValueError):
-            self.replay.check_budget()
-            return np.full(1, np.nan)
-
-    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
-        """Return the messages and their derivatives."""
-        try:
-            sent = self.sent(x)
-            return sent, self.replay.jacobian(self._rows(x)) * self.replay.target.public.feature_bound
-        except (SecureFedError, ArithmeticError, ValueError):
-            self.replay.check_budget()
-            return np.full(1, np.nan), np.full((1, self.count), np.nan)
-
-    def _rows(self, x: Array) -> Array:
-        """Return the rows."""
-        return x.reshape(self.replay.rows, self.replay.features) * self.replay.target.public.feature_bound
 
 
 def _prior(replay: Replay) -> Prior:

@@ -19,7 +19,7 @@ import numpy as np
 
 from securefed._public import require
 from securefed._tensors import Array
-from securefed.attacks._base import Reconstruction
+from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._gram.linear import nearest_psd
 from securefed.errors import SecureFedError, TranscriptError
@@ -65,10 +65,11 @@ class RegressRows:
         )
         require(self.calls >= 1, f"calls must be at least 1, not {self.calls}")
 
-    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
-        """Estimate the rows behind the replay's messages; raises what `simulated` raises."""
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Estimate the rows behind the observed messages; raises what `simulated` raises."""
+        replay = Replay.of(observed, target)
         rows, _, sent = self.simulated(replay, rng)
-        return LearnedRows(KernelRidge.of(sent, rows)).attack(replay)
+        return LearnedRows(KernelRidge.of(sent, rows)).run(replay, target, rng)
 
     def simulated(
         self, replay: Replay, rng: np.random.Generator, labels: Array | None = None
@@ -118,8 +119,9 @@ class LearnedRows:
     name: ClassVar[str] = RegressRows.name
     secret: ClassVar[str] = RegressRows.secret
 
-    def attack(self, replay: Replay) -> Reconstruction:
-        """Estimate the rows from the replay's messages."""
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Estimate the rows from the observed messages."""
+        replay = Replay.of(observed, target)
         bound = replay.target.public.feature_bound
         rows = self.model(replay.messages).reshape(replay.rows, replay.features)
         return _reconstruction(self.secret, np.clip(rows, -bound, bound), self.model, replay)
@@ -144,8 +146,9 @@ class LearnedGram:
         i, j = np.triu_indices(features)
         return cls(KernelRidge.of(sent, np.einsum("kri,krj->kij", x, x)[:, i, j]))
 
-    def attack(self, replay: Replay) -> Reconstruction:
-        """Estimate the Gram matrix from the replay's messages."""
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Estimate the Gram matrix from the observed messages."""
+        replay = Replay.of(observed, target)
         gram = np.zeros((replay.features, replay.features))
         i, j = np.triu_indices(replay.features)
         gram[i, j] = gram[j, i] = self.model(replay.messages)

@@ -22,11 +22,12 @@ import numpy as np
 from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
-from securefed.attacks._engine import DualArray, NoDerivativeError
+from securefed.attacks._engine import DualArray
 from securefed.attacks._engine.fit import Fit, SearchLimits, fit
 from securefed.attacks._engine.unknowns import GramFactor, Unknown
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks._generic.client_replay import Replay
+from securefed.attacks._generic.replayed_member import ReplayedMember
 from securefed.errors import SecureFedError, TranscriptError
 
 _SAME = 1e-7
@@ -87,12 +88,13 @@ class FitUnknown:
             return f"{count} unknowns are more than the {self.most} that are fitted; audit fewer columns or clients."
         return None
 
-    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View | Replay, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Fit the members' matrices, and return their sum.
 
         Raises:
             TranscriptError: the step depends on more of the rows than was said, or failed on every start.
         """
+        replay = Replay.of(observed, target)
         like = replay.sample(rng) if replay.prior is None else replay.prior
         clients = [_Member.of(replay, index, self.unknown, like) for index in range(len(replay.sizes))]
         self._check_dependence(replay, clients, rng)
@@ -164,20 +166,10 @@ class FitUnknown:
 
 
 @dataclass(frozen=True)
-class _Member:
-    """One member's messages in all rounds as a function of its unknown; a `Simulation`.
+class _Member(ReplayedMember):
+    """A member whose unknown is its Gram matrix, or its columns' distances; `scale` is 1 but where rows were added."""
 
-    Attributes:
-        replay: the replay of the observed rounds.
-        index: the member's place among the members.
-        unknown: the coordinates of its rows.
-        scale: factor of all rows, where zero rows were added.
-    """
-
-    replay: Replay
-    index: int
     unknown: GramFactor
-    scale: float = 1.0
 
     @classmethod
     def of(cls, replay: Replay, index: int, kind: Unknown, like: Array) -> _Member:
@@ -194,46 +186,11 @@ class _Member:
     def apart(self, rows: Array, others: Array) -> float:
         """Return how far apart the messages of two sets of rows are, in units; infinite where the step fails."""
         try:
-            ends = [self.replay.alone(self.index, self.data(r)) for r in (rows, others)]
+            ends = [self.replay.alone(self.index, self.replay.member_data(self.index, one)) for one in (rows, others)]
         except (SecureFedError, ArithmeticError, ValueError):
             self.replay.check_budget()
             return float("inf")
         return float(np.linalg.norm((ends[0] - ends[1]) / self.replay.units.unit))
-
-    @property
-    def count(self) -> int:
-        """Return the number of coordinates."""
-        return self.unknown.count
-
-    @property
-    def determined(self) -> int:
-        """Return the number of coordinates: the attack does not know of directions that no message shows."""
-        return self.count
-
-    def data(self, rows: Any) -> Any:
-        """Return a client with these rows, and the member's labels."""
-        return self.replay.member_data(self.index, rows)
-
-    def sent(self, x: Array) -> Array:
-        """Return the messages; a single NaN where the step fails."""
-        try:
-            return self.replay.alone(self.index, self.data(self.scale * self.unknown.rows(x)))
-        except (SecureFedError, ArithmeticError, ValueError):
-            self.replay.check_budget()
-            return np.full(1, np.nan)
-
-    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
-        """Return the messages and their derivatives, by differences where the step has no others."""
-        try:
-            out: Any = self.replay.alone(self.index, self.data(self.scale * self.unknown.rows(DualArray.variables(x))))
-            return (out.value, out.slopes) if isinstance(out, DualArray) else (out, np.zeros((len(out), len(x))))
-        except NoDerivativeError:
-            step = self.replay.units.step * max(float(np.abs(x).max()), 1e-300)
-            ends = [[self.sent(x + sign * step * line) for sign in (1, -1)] for line in np.eye(len(x))]
-            return self.sent(x), np.stack([(up - down) / (2 * step) for up, down in ends], axis=1)
-        except (SecureFedError, ArithmeticError, ValueError):
-            self.replay.check_budget()
-            return np.full(1, np.nan), np.full((1, len(x)), np.nan)
 
     def likely(self, rng: np.random.Generator, *, whole: bool, lift: float = 0.0) -> Array:
         """Return coordinates of rows like the prior's: of all, scaled to the member's number, or of some of them.

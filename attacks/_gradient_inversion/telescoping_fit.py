@@ -18,7 +18,7 @@ from securefed.algorithms._optimization.scaffold import Scaffold
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
-from securefed.errors import TranscriptError
+from securefed.attacks._requirements import check_applies
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ class TelescopingFit(FittingAttack):
         Raises:
             TranscriptError: the attack does not apply to this view.
         """
-        if (reason := self.applies(target, observed)) is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         problem = problem_from_view(observed, target, rounds=self.rounds, telescope=True)
         return self.solve(problem, rng)

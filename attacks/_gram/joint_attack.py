@@ -23,8 +23,7 @@ from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._engine.fit import SearchLimits, Simulation, fit, unequal_starts
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit
 from securefed.attacks._gram.coordinates import SymmetricMatrices
-from securefed.attacks._requirements import why_incomplete
-from securefed.errors import TranscriptError
+from securefed.attacks._requirements import check_applies, why_incomplete
 
 _GOAL = 3e-13
 """Relative residual at which a fit stops: about round-off of double precision."""
@@ -130,9 +129,7 @@ class JointAttack(ABC):
         Raises:
             TranscriptError: the attack does not apply to this view.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         members = sorted(observed.rounds[0].members)
         problem = self.fit_problem(observed, target)
         count = len(members)

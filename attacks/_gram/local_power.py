@@ -30,8 +30,7 @@ from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.attacks._engine.fit import Fit
 from securefed.attacks._gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
 from securefed.attacks._gram.repeated_products import LocalPowerRound, polish, root
-from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
-from securefed.errors import TranscriptError
+from securefed.attacks._requirements import MEMORY, check_applies, too_large, why_incomplete
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,7 @@ class LocalPowerGram:
         Raises:
             TranscriptError: the attack does not apply to this view.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         members = _members(observed)
         assert members is not None
         rows = rows_of(members, target.public)

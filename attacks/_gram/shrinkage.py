@@ -1,8 +1,7 @@
 """Estimate a Gram matrix S from noisy products Y_k ~ S Z_k and traces t_k ~ tr(Z_k^T S Z_k), noise of known size.
 
-Attacks on federated PCA call this where a defence added noise (`clipped_products`, `faps/clipped_masked_products`,
-`_duals/pooled_client`). Z_k, (features, rank), is the orthonormal basis of round k. The estimate maximises, over
-positive semidefinite S,
+Attacks on federated PCA call this where a defence added noise (`clipped_products`, `faps/clipped_masked_products`).
+Z_k, (features, rank), is the orthonormal basis of round k. The estimate maximises, over positive semidefinite S,
 
     - sum_k ||Y_k - S Z_k||^2 / (2 e_k^2) - sum_k (t_k - tr(Z_k^T S Z_k))^2 / (2 f_k^2) - tr(M S),
 

@@ -37,8 +37,7 @@ from securefed.attacks._gram.observed_rounds import (
     stacked_products,
     why_too_large,
 )
-from securefed.attacks._requirements import MEMORY, why_incomplete
-from securefed.errors import TranscriptError
+from securefed.attacks._requirements import MEMORY, check_applies, why_incomplete
 
 _SINGLE: Final = 1e-9
 """Relative rounding error of the products, over their root mean square, from which on it is coarser than double."""
@@ -104,9 +103,7 @@ class PowerGram:
         Raises:
             TranscriptError: the attack does not apply to this view.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         groups = rounds_by_members(linear_rounds(observed))
         members = most_frequent_members(groups, observed.target)
         assert members is not None

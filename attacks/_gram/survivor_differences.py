@@ -32,8 +32,7 @@ from securefed.attacks._gram.observed_rounds import (
     stacked_products,
     why_too_large,
 )
-from securefed.attacks._requirements import MEMORY, why_incomplete
-from securefed.errors import TranscriptError
+from securefed.attacks._requirements import MEMORY, check_applies, why_incomplete
 
 _TAU = 1e-12
 """Singular values of the design matrix below this share of the largest are round-off."""
@@ -103,9 +102,7 @@ class DifferenceGram:
         Raises:
             TranscriptError: the attack does not apply to this view.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         rounds = linear_rounds(observed)
         groups = coming_together(rounds)
         index = next(a for a, group in enumerate(groups) if observed.target in group)

@@ -19,7 +19,7 @@ from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of
-from securefed.attacks._requirements import has_labels, too_long, why_incomplete
+from securefed.attacks._requirements import check_applies, has_labels, too_long, why_incomplete
 from securefed.errors import ConfigError, TranscriptError
 
 if TYPE_CHECKING:  # these load torch
@@ -100,9 +100,7 @@ class NetworkInversion:
         Raises:
             TranscriptError: the attack does not apply, or the search would not fit into memory.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         from securefed.attacks._networks.first_round import read_first_round  # noqa: PLC0415 - loads torch
         from securefed.attacks._networks.staged_inversion import StagedInversion  # noqa: PLC0415
 

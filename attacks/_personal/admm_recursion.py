@@ -23,7 +23,7 @@ from securefed.algorithms._personalized.flame import FLAME
 from securefed.algorithms._personalized.pfedme import PFedMe
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._personal.message_denoising import denoised, is_distorted, without_rows
-from securefed.attacks._requirements import too_long, why_incomplete
+from securefed.attacks._requirements import check_applies, too_long, why_incomplete
 from securefed.errors import TranscriptError
 
 
@@ -143,8 +143,7 @@ class ADMMRecursion:
         Raises:
             TranscriptError: the attack does not apply, the view lacks a tensor, or numbers are not finite.
         """
-        if (reason := self.applies(target, observed)) is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         value = self._personal(denoised(observed, target), target)
         if not np.isfinite(value).all():
             raise TranscriptError("the view's messages lead to numbers that are not finite")

@@ -26,7 +26,7 @@ from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import stochastic
 from securefed.attacks._personal.admm_recursion import ADMMStates, states_of_view, why_no_states
-from securefed.attacks._requirements import too_long
+from securefed.attacks._requirements import check_applies, too_long
 from securefed.errors import TranscriptError
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class FLAMENetworkInversion:
             TranscriptError: the attack does not apply, no linear layer takes the rows, or ReLU units do not separate
                 them.
         """
-        if (reason := self.applies(target, observed)) is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         states, public = states_of_view(observed, target), target.public
         if not all(np.isfinite(part).all() for part in (states.local, states.personal)):
             raise TranscriptError("the view's messages lead to numbers that are not finite")
@@ -127,7 +126,7 @@ class FLAMENetworkInversion:
         network: Any = network_of(problem, public)  # type: ignore[arg-type]
         unpenalised: Any = network_of(replace(problem, l2=0.0), public)  # type: ignore[arg-type, type-var]
         simulation, gradients = _paths(observed, target, method, states, network, rows)
-        start = simulation.starts[0]
+        start = simulation.memory[0][0]
         layer = unpenalised.first_layer(start, public.features, torch.zeros(1, dtype=torch.int64))
         if layer is None:
             raise TranscriptError("the network has no linear layer that takes the rows")
@@ -149,21 +148,18 @@ def _paths(
 ) -> tuple[Any, Any]:
     """Return the simulation of the client's paths, and the mean gradients (rounds, parameters) along them.
 
-    A path starts at theta_i before the round and ends at theta_i after it; its anchor is the local model w_i before the
-    round or the broadcast one, as the algorithm's `anchor` says.
+    A path starts at theta_i before the round and ends at theta_i after it.
     """
     import torch  # noqa: PLC0415
 
     from securefed.attacks._personal.flame_simulation import FLAMESimulation  # noqa: PLC0415
 
-    anchors = states.local[:-1]
-    if method.anchor == "global":
-        model = Model(method.problem, target.public)
-        anchors = np.stack([model.vector("", item.broadcast) for item in observed.rounds])
-    starts, ends, drawn_to = (
-        torch.as_tensor(np.ascontiguousarray(value), dtype=network.dtype)
-        for value in (states.personal[:-1], states.personal[1:], anchors)
+    model = Model(method.problem, target.public)
+    broadcasts = np.stack([model.vector("", item.broadcast) for item in observed.rounds])
+    parts = (broadcasts, states.personal[:-1], states.local[:-1], states.dual[:-1], states.personal[1:])
+    received, theta, local, dual, ends = (
+        torch.as_tensor(np.ascontiguousarray(value), dtype=network.dtype) for value in parts
     )
     steps = len(method.draw(rows, np.random.default_rng(0)).parts)
-    simulation = FLAMESimulation(method, target.public.features, starts, drawn_to, steps)
-    return simulation, simulation.mean_gradients(network, ends - starts)
+    simulation = FLAMESimulation(method, target.public, rows, received, (theta, local, dual), steps)
+    return simulation, simulation.mean_gradients(network, ends - theta)

@@ -1,24 +1,28 @@
-"""Simulate FLAME's local steps through a network, all rounds at once, in torch.
+"""Simulate FLAME's local steps through a network, all rounds at once, in torch, by calling the method's own `steps`.
 
-`flame_network_inversion` calls this to check and fit candidate rows of a client. In FLAME, a method that trains
-personal models by ADMM, client i keeps a personal model theta_i. It is trained on the client's rows and drawn to an
-anchor w, the client's copy of the global model or the broadcast one. The theta_i stay with the client, but its messages
-determine them: given are the theta_i at both ends of each round (`admm_recursion`). A round's steps
+`flame_network_inversion` calls this to check candidate rows of a client. In FLAME, a method that trains personal models
+by ADMM, client i keeps a personal model theta_i. It is trained on the client's rows and drawn to an anchor w, the
+client's copy of the global model or the broadcast one. The theta_i stay with the client, but its messages determine
+them, and all else that it keeps (`admm_recursion`). A round's steps
 
     theta <- theta - eta (grad f(theta) + lambda (theta - w))
 
-with learning rate eta and attraction lambda are linear in the gradients grad f, so that the ends give a weighted mean
-of these; the simulation computes the same mean for hypothetical rows. The theta of a round's steps form its path.
+with learning rate eta and attraction lambda are linear in the gradients grad f, so that both ends of a round give a
+weighted mean of these; the simulation computes the same mean for hypothetical rows. The theta of a round's steps form
+its path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from securefed._public import Public
+from securefed.algorithms._optimization.local_steps import LocalTraining
 from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks._networks.client_simulations import batch_slices, mean_weights, pass_slices
 from securefed.attacks._networks.flat_network import FlatNetwork
@@ -38,21 +42,23 @@ class FLAMESimulation:
 
     Attributes:
         method: the algorithm.
-        features: width of a row.
-        starts: (rounds, parameters) theta_i before each round.
-        anchors: (rounds, parameters) what theta_i is drawn to.
+        public: the public facts.
+        rows: number of the client's rows.
+        received: (rounds, parameters) the broadcast models.
+        memory: what the client keeps, before each round: theta_i, w_i and pi_i, (rounds, parameters) each.
         steps: number of local steps, T.
     """
 
     method: FLAME
-    features: int
-    starts: Tensor
-    anchors: Tensor
+    public: Public
+    rows: int
+    received: Tensor
+    memory: tuple[Tensor, Tensor, Tensor]
     steps: int
 
     def copies(self) -> int:
         """Return the number of rounds."""
-        return len(self.starts)
+        return len(self.received)
 
     def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean gradients (rounds * parameters,) of rows.
@@ -88,7 +94,7 @@ class FLAMESimulation:
             network: the model and its loss.
             moved: theta at the end of each round less theta at its start, (rounds, parameters).
         """
-        no_rows = (self.starts.new_zeros((0, self.features)), torch.zeros(0, dtype=torch.int64))
+        no_rows = (self.received.new_zeros((0, self.public.features)), torch.zeros(0, dtype=torch.int64))
 
         def penalty(at: Tensor, _: int) -> Tensor:
             """Return the gradient of the penalty on the parameters, which is all that no rows leave."""
@@ -103,7 +109,6 @@ class FLAMESimulation:
         Args:
             gradient: function from (models (rounds, parameters), step) to gradients of the same shape.
         """
-        rate, attraction, theta = self.method.learning_rate, self.method.attraction, self.starts
-        for step in range(self.steps):
-            theta = theta - rate * (gradient(theta, step) + attraction * (theta - self.anchors))
-        return theta - self.starts
+        work: Any = LocalTraining(gradient, gradient, self.public, float(self.rows), (), (1.0,) * self.steps)  # type: ignore[arg-type]
+        _, (theta, *_) = self.method.steps(cast(Any, {"x": self.received}), cast(Any, self.memory), work)
+        return cast(Tensor, theta) - self.memory[0]

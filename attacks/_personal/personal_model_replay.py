@@ -38,6 +38,7 @@ from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.multistart_search import SOLVED
 from securefed.attacks._gradient_inversion.sample_fit import SampleFit
 from securefed.attacks._personal.message_denoising import denoised, is_distorted, without_rows
+from securefed.attacks._requirements import check_applies
 from securefed.errors import TranscriptError
 
 _FIT = SampleFit(limit=256)
@@ -71,8 +72,7 @@ class PersonalModelReplay:
         Raises:
             TranscriptError: the attack does not apply, or numbers are not finite.
         """
-        if (reason := self.applies(target, observed)) is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         model, history = LinearModel.of(target), read_rounds(denoised(observed, target), target)
         guess = read_rounds(without_rows(observed, target), target) if is_distorted(observed) else ()
         assert model is not None  # `applies` refuses other models

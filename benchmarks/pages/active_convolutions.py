@@ -17,7 +17,6 @@ from securefed import DeviatingServer
 from securefed._auditing.cases.data_splits import rows_each
 from securefed.algorithms import FedAvg
 from securefed.attacks import ClientKernels, TrapWeights
-from securefed.attacks._active.chosen_broadcasts import Situation
 from securefed.attacks._active.client_kernels import client_channels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, layer_inputs
@@ -68,11 +67,12 @@ def measure(cell: ConvolutionCell, seed: int) -> dict[str, Any]:
     attack, measured = (ClientKernels(traps), client_channels) if cell.kernels else (traps, layer_inputs)
     public, started = prepared.public, time.process_time()
     defence = SUMS[cell.defence]()
-    run = DeviatingServer(method, prepared.clients, defence, attack, seed=seed, public=public).deceive()
+    server = DeviatingServer(method, prepared.clients, defence, attack, seed=seed, public=public)
+    run = server.deceive()
     seconds = time.process_time() - started
     if run.estimate is None:
         return {"rounds": len(run.broadcasts), "seconds": seconds, "refused": run.refused}
-    client = SimulatedClient(Situation(Target(method, public), run.honest, 0, frozenset(range(cell.clients))))
+    client = SimulatedClient(Target(method, public), server.dialogue)
     layers = DenseChain.of(method.problem.shapes(public), public.features, public.classes)
     assert layers is not None
     inputs = measured(client, layers, client.model.parameters(run.honest))

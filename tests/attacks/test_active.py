@@ -19,7 +19,7 @@ from securefed.attacks import (
     ClassThresholds,
     Dialogue,
     Reconstruction,
-    Situation,
+    Target,
     TrapWeights,
     active_attacks,
     broadcast_signs,
@@ -148,14 +148,14 @@ class Repeat:
     name: ClassVar[str] = "active/repeat"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, situation: Situation) -> str | None:
+    def applies(self, target: Target, observed: Dialogue) -> str | None:
         return None
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        name, sums = next(iter(situation.honest)), []
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Reconstruction:
+        name, sums = next(iter(observed.honest)), []
         for _ in range(2):
-            observed = yield ChosenBroadcast(situation.honest, counted=self.counted)
-            sums.append(np.ravel(observed.message[f"dx.{name}"]))
+            seen = observed.ask(ChosenBroadcast(observed.honest, counted=self.counted))
+            sums.append(np.ravel(seen.message[f"dx.{name}"]))
         return Reconstruction("samples", np.asarray(sums))
 
 

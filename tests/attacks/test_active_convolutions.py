@@ -11,7 +11,7 @@ import torch
 
 from securefed import Dataset, DeviatingServer, Public, chain
 from securefed.algorithms import FedAvg
-from securefed.attacks import ClientKernels, Situation, Target, TrapWeights
+from securefed.attacks import ClientKernels, Dialogue, Target, TrapWeights
 from securefed.attacks._active.layer_inputs import PooledPixels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, layer_inputs
@@ -58,7 +58,9 @@ def deceive(problem: Any, data: list[Dataset], *defenses: Any, steps: int = 1) -
 def entering(problem: Any, data: list[Dataset], honest: Any, classes: int = CLASSES) -> PooledPixels:
     public = Public.of(data)
     method = FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
-    client = SimulatedClient(Situation(Target(method, public), honest, 0, frozenset(range(CLIENTS))))
+    client = SimulatedClient(
+        Target(method, public), Dialogue(honest, 0, frozenset(range(CLIENTS)), lambda chosen: pytest.fail("not asked"))
+    )
     layers = DenseChain.of(problem.shapes(public), PIXELS, classes)
     assert layers is not None
     found = layer_inputs(client, layers, client.model.parameters(honest))

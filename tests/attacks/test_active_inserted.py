@@ -11,7 +11,7 @@ import torch
 
 from securefed import Dataset, DeviatingServer, Public, chain
 from securefed.algorithms import FedAvg
-from securefed.attacks import ClientKernels, RoundView, Situation, Target, TrapWeights, insert_imprint_module
+from securefed.attacks import ClientKernels, Dialogue, RoundView, Target, TrapWeights, insert_imprint_module
 from securefed.attacks._active.client_kernels import ClientChannels, client_channels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, possible_chains
@@ -83,7 +83,10 @@ def rows_of(data: list[Dataset]) -> Any:
 def simulated(problem: Any, data: list[Dataset]) -> tuple[SimulatedClient, Any]:
     public, method = Public.of(data), FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
     honest = method.broadcast(method.start(public, np.random.default_rng(0)))
-    client = SimulatedClient(Situation(Target(method, public), honest, 0, frozenset(range(len(data)))))
+    client = SimulatedClient(
+        Target(method, public),
+        Dialogue(honest, 0, frozenset(range(len(data))), lambda chosen: pytest.fail("not asked")),
+    )
     return client, client.model.parameters(honest)
 
 
@@ -145,7 +148,7 @@ def test_known_rows_in_closed_form_are_what_simulated_clients_send() -> None:
     layers = attack.layers(client, initial)
     assert not isinstance(layers, str)
     trap = attack.trap(client, *layers, 1, list(rows_of(data)), rng)
-    broadcast = client.broadcast(client.situation.honest, trap.parameters(initial, CLASSES))
+    broadcast = client.broadcast(client.dialogue.honest, trap.parameters(initial, CLASSES))
     observed = RoundView(0, broadcast, {}, frozenset(range(4)), frozenset(range(4)))
     rows = [(own.x[0], int(own.labels()[0])) for own in data]
     singly = [_simulated(client, trap, "delta", observed, *row) for row in rows]

@@ -35,14 +35,15 @@ def test_every_row_of_an_estimate_has_a_label_which_may_be_unknown() -> None:
     """Three rows, one of them labelled, for clients that hold two rows: the labels fit the rows that are reported."""
     row, other, third = np.eye(3)
     target = SimpleNamespace(public=SimpleNamespace(features=3))
-    situation, found = SimpleNamespace(rows=2, members=frozenset({0}), target=target), FoundRows(3)
+    client = SimpleNamespace(rows=2, target=target, dialogue=SimpleNamespace(members=frozenset({0})))
+    found = FoundRows(3)
     found.add(row, 1)
     found.newest = [other]
-    estimate = found.reconstruction(situation)  # type: ignore[arg-type]
+    estimate = found.reconstruction(client)  # type: ignore[arg-type]
     assert estimate.labels is not None and list(estimate.labels) == [1, -1]
     for one in (other, third):
         found.add(one, 0)
-    estimate = found.reconstruction(situation)  # type: ignore[arg-type]
+    estimate = found.reconstruction(client)  # type: ignore[arg-type]
     assert estimate.labels is not None and list(estimate.labels) == [1, 0]
     assert len(estimate.value) == estimate.diagnostics["single rows"] == 2
 

@@ -13,7 +13,7 @@ from securefed.algorithms import IGL, MRMTL, PPGL, GraphFedAvg
 from securefed.algorithms._graph.edges import Edges
 from securefed.attacks import DistanceFit, Target, views
 from securefed.attacks._distances.graph_simulation import GraphSimulation
-from securefed.attacks._distances.posterior_mode import DistancePrior, posterior_mode
+from securefed.attacks._distances.posterior_mode import posterior_mode, prior
 from securefed.attacks._engine.fit import Messages
 from securefed.attacks.scores import relative_error
 from securefed.defenses import clip, clip_each, gaussian
@@ -98,14 +98,15 @@ def test_one_clipped_client_and_clipped_sums_are_opened_exactly_where_unclipped_
     assert exact >= 5
 
 
-def test_the_priors_coordinates_are_the_likeliest_ones() -> None:
+def test_the_prior_is_that_of_a_level_of_edges_and_of_clients() -> None:
+    """Draws level (1 + .4 g + .3 a_e + .1 b_ie) have independent standard normal entries under the prior's root."""
     federation, truth, target = scene(PPGL(), clients=3)
-    prior = DistancePrior.of(GraphSimulation.of(views.sum_only(federation.transcript, None), target))
-    point = prior.point(truth)
-    np.testing.assert_allclose(prior(point), truth, rtol=1e-12)
-    slope = prior.slope(np.eye(truth.size))
-    np.testing.assert_allclose(slope @ point, truth.ravel() - prior.level, rtol=1e-10)
-    np.testing.assert_allclose(point, np.linalg.lstsq(slope, truth.ravel() - prior.level)[0], atol=1e-10)
+    believed = prior(GraphSimulation.of(views.sum_only(federation.transcript, None), target))
+    (members, edges), level = truth.shape, believed.mean
+    slopes = level * np.hstack(
+        [np.full((truth.size, 1), 0.4), 0.3 * np.tile(np.eye(edges), (members, 1)), 0.1 * np.eye(truth.size)]
+    )
+    np.testing.assert_allclose(believed.root @ slopes @ slopes.T @ believed.root.T, np.eye(truth.size), atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_less_noise_tells_more_and_much_noise_leaves_about_the_guess(method, som
         errors.append(np.mean([pooled(found(view, target).value, truth) for view, truth, target in shown]))
     naive = np.mean([pooled(found(undistorted(view), target).value, truth) for view, truth, target in shown])
     for view, truth, target in shown:
-        level = DistancePrior.of(GraphSimulation.of(view, target)).level
+        level = prior(GraphSimulation.of(view, target)).mean
         guesses.append(pooled(EDGES.adjacency(np.full_like(truth, level)), truth))
     assert errors[0] < errors[1] < errors[2] < 1.3 * np.mean(guesses)
     assert errors[2] < 0.6 * naive
@@ -148,8 +149,8 @@ def test_what_a_clip_cuts_off_whole_leaves_the_guess() -> None:
     federation, _, target = scene(IGL(), clip(0.1))
     observed = views.sum_only(federation.transcript, None)
     system = GraphSimulation.of(observed, target)
-    end = posterior_mode(system, np.random.default_rng(0), 10)
-    np.testing.assert_allclose(end.distances, DistancePrior.of(system).level)
+    distances, _ = posterior_mode(system, np.random.default_rng(0), 10)
+    np.testing.assert_allclose(distances, prior(system).mean)
     assert found(observed, target).residual < 1e-6
 
 

@@ -53,9 +53,9 @@ def test_a_replayed_client_clips_as_the_defence_does() -> None:
 
 def test_rows_are_fitted_through_a_clip() -> None:
     replay, rows, _ = scene(clip(0.3))
-    found = FIT.attack(replay, np.random.default_rng(0))
+    found = FIT.run(replay, replay.target, np.random.default_rng(0))
     assert found.diagnostics["explained"] and sample_error(found.value, rows) < 1e-3
-    blind = FIT.attack(undistorted(replay), np.random.default_rng(0))
+    blind = FIT.run(undistorted(replay), replay.target, np.random.default_rng(0))
     assert sample_error(blind.value, rows) > 0.1
 
 
@@ -66,10 +66,10 @@ def test_under_noise_rows_go_from_exact_to_the_guess() -> None:
         for seed in range(2):
             replay, rows, _ = scene(*noisy(multiplier, seed), seed=seed)
             try:
-                mine.append(sample_error(FIT.attack(replay, np.random.default_rng(0)).value, rows))
+                mine.append(sample_error(FIT.run(replay, replay.target, np.random.default_rng(0)).value, rows))
             except TranscriptError:  # drowned: regression takes over
-                mine.append(sample_error(LEARN.attack(replay, np.random.default_rng(0)).value, rows))
-            other = FIT.attack(undistorted(replay), np.random.default_rng(0))
+                mine.append(sample_error(LEARN.run(replay, replay.target, np.random.default_rng(0)).value, rows))
+            other = FIT.run(undistorted(replay), replay.target, np.random.default_rng(0))
             blind.append(sample_error(other.value, rows))
             guess.append(sample_error(np.broadcast_to(replay.prior.mean(axis=0), rows.shape), rows))
         errors.append((np.mean(mine), np.mean(blind), np.mean(guess)))
@@ -83,7 +83,9 @@ def test_regression_learns_from_messages_as_noisy_as_those_seen() -> None:
         mine, blind, guess = [], [], []
         for seed in range(3):
             replay, rows, _ = scene(*noisy(multiplier, seed), seed=seed)
-            mine.append(sample_error(LEARN.attack(replay, np.random.default_rng(0)).value, rows))
-            blind.append(sample_error(LEARN.attack(undistorted(replay), np.random.default_rng(0)).value, rows))
+            mine.append(sample_error(LEARN.run(replay, replay.target, np.random.default_rng(0)).value, rows))
+            blind.append(
+                sample_error(LEARN.run(undistorted(replay), replay.target, np.random.default_rng(0)).value, rows)
+            )
             guess.append(sample_error(np.broadcast_to(replay.prior.mean(axis=0), rows.shape), rows))
         assert np.mean(mine) < min(1.1 * np.mean(guess), 0.7 * np.mean(blind))

@@ -30,11 +30,15 @@ def replay(function, data, rounds=1, view=views.server):
     return Replay(view(transcript, 1), Target(method, Public.of(data)), prior=pooled)
 
 
+def run(attack, observed):
+    return attack.run(observed, observed.target, np.random.default_rng(0))
+
+
 def errors(function, seed=0, rounds=1):
     """Of the attack, matched to the truth, and of the prior's mean."""
     data = drawn(seed)
     again = replay(function, data, rounds)
-    found = RegressRows(fewest=400).attack(again, np.random.default_rng(0))
+    found = RegressRows(fewest=400).run(again, again.target, np.random.default_rng(0))
     truth = data[1].x
     guess = np.broadcast_to(again.prior.mean(axis=0), truth.shape)
     return relative_error(match(found.value, truth), truth), relative_error(guess, truth), found
@@ -92,7 +96,7 @@ def test_independent_noise_says_nothing_and_leaves_the_guess() -> None:
     assert 0.97 < found.residual < 1.03
     assert found.diagnostics["explained"]
     with pytest.raises(TranscriptError, match="any rows would explain"):
-        FitRows().attack(replay(noise, drawn(0)), np.random.default_rng(0))
+        run(FitRows(), replay(noise, drawn(0)))
     assert "explained" not in errors(steps)[2].diagnostics
 
 
@@ -148,7 +152,7 @@ def test_simulated_rows_have_the_priors_mean_and_covariance_and_are_none_of_its_
 
 def test_too_few_client_steps_are_refused_with_their_number() -> None:
     with pytest.raises(TranscriptError, match="50 simulated federations take 200 client steps, more than 100"):
-        RegressRows(calls=100).attack(replay(bits, drawn(0), rounds=4), np.random.default_rng(0))
+        run(RegressRows(calls=100), replay(bits, drawn(0), rounds=4))
     with pytest.raises(ConfigError, match="fewest"):
         RegressRows(fewest=10)
 
@@ -172,7 +176,7 @@ def test_rows_that_a_message_lacks_are_the_priors_mean() -> None:
 
     data = drawn(0)
     again = replay(first, data)
-    found = ClearRows().attack(again).value
+    found = run(ClearRows(), again).value
     np.testing.assert_array_equal(found[0], data[1].x[0])
     np.testing.assert_allclose(found[1:], np.broadcast_to(again.prior.mean(axis=0), (4, 3)))
 
@@ -193,7 +197,7 @@ def counted(function, data, view=views.server):
     labels = np.concatenate([own.y for own in data])
     learned = RegressCounts().learn(again, labels, np.random.default_rng(0))
     truth = sum(np.bincount(data[i].y, minlength=3) for i in sorted(again.observed.members))
-    return learned.attack(again), truth
+    return run(learned, again), truth
 
 
 def gradient(rows, broadcast, labels):

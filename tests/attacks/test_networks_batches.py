@@ -55,7 +55,8 @@ def test_a_path_of_flame_uses_the_rows_of_a_smaller_last_batch() -> None:
     torch.manual_seed(0)
     start, anchor = torch.rand(2, network.size, dtype=torch.float64)
     x, y = torch.rand(5, 6, dtype=torch.float64), torch.arange(5) % 3
-    simulation = FLAMESimulation(method, public.features, start[None], anchor[None], 6)
+    memory = (start[None], anchor[None], torch.zeros(1, network.size, dtype=torch.float64))
+    simulation = FLAMESimulation(method, public, 5, start[None], memory, 6)
     moved = start
     for rows in (slice(0, 2), slice(2, 4), slice(4, 5)) * 2:
         slope = network.gradient(moved, x[rows], y[rows], mean_weights(x[rows]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from securefed._auditing.active.active_views import ActiveAudit, _expected_refus
 from securefed._auditing.cases import case
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed.algorithms import SSI, FedAvg
-from securefed.attacks import ChosenBroadcast, FitRows, GradientSuppression, Reconstruction, Situation
+from securefed.attacks import ChosenBroadcast, Dialogue, FitRows, GradientSuppression, Reconstruction, Target
 from securefed.datasets import load
 from securefed.defenses import quantise, secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
@@ -76,13 +75,13 @@ class TellOneOther:
     name: ClassVar[str] = "tell one other"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, situation: Situation) -> str | None:
+    def applies(self, target: Target, observed: Dialogue) -> str | None:
         return None
 
-    def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
-        other = {name: value + np.arange(value.size).reshape(value.shape) for name, value in situation.honest.items()}
-        observed = yield ChosenBroadcast(situation.honest, {0: other} if self.different else {})
-        return Reconstruction("samples", np.concatenate([value.reshape(-1) for value in observed.message.values()]))
+    def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Any:
+        other = {name: value + np.arange(value.size).reshape(value.shape) for name, value in observed.honest.items()}
+        seen = observed.ask(ChosenBroadcast(observed.honest, {0: other} if self.different else {}))
+        return Reconstruction("samples", np.concatenate([value.reshape(-1) for value in seen.message.values()]))
 
 
 def told(different: bool, defense: Any) -> Any:
@@ -100,9 +99,9 @@ def test_clients_that_are_told_different_models_are_not_summed_under_secure_aggr
 
 def test_an_attack_that_does_not_end_is_stopped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(TellOneOther):
-        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+        def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Any:
             while True:
-                yield ChosenBroadcast(situation.honest)
+                observed.ask(ChosenBroadcast(observed.honest))
 
     monkeypatch.setattr("securefed._auditing.active.deviating_server._MOST_ROUNDS", 2)
     data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
@@ -115,9 +114,9 @@ def test_an_attack_that_does_not_end_is_stopped_with_a_reason(monkeypatch: pytes
 @pytest.mark.parametrize("estimate", [None, Reconstruction("samples", np.zeros((3, 5)))], ids=["none", "one"])
 def test_an_attack_may_end_at_once_and_without_an_estimate(rounds: int, estimate: Reconstruction | None) -> None:
     class Short(TellOneOther):
-        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+        def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Any:
             for _ in range(rounds):
-                yield ChosenBroadcast(situation.honest)
+                observed.ask(ChosenBroadcast(observed.honest))
             return estimate
 
     data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
@@ -131,10 +130,10 @@ def test_a_client_that_was_asked_nothing_in_a_round_was_not_told_another_broadca
     """Client 0 takes part in the second round only; the attack has another model for it in both."""
 
     class Twice(TellOneOther):
-        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
-            other = {name: value + 1.0 for name, value in situation.honest.items()}
-            yield ChosenBroadcast(situation.honest, {0: other})
-            yield ChosenBroadcast(situation.honest, {0: other})
+        def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Any:
+            other = {name: value + 1.0 for name, value in observed.honest.items()}
+            observed.ask(ChosenBroadcast(observed.honest, {0: other}))
+            observed.ask(ChosenBroadcast(observed.honest, {0: other}))
             return Reconstruction("samples", np.zeros((3, 5)))
 
     data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
@@ -150,10 +149,10 @@ def test_broadcasts_are_those_that_were_sent() -> None:
     """The attack has a second broadcast ready when the first round already shows that it fails."""
 
     class Twice(TellOneOther):
-        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
-            other = {name: value + 1.0 for name, value in situation.honest.items()}
+        def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Any:
+            other = {name: value + 1.0 for name, value in observed.honest.items()}
             while True:
-                yield ChosenBroadcast(situation.honest, {0: other})
+                observed.ask(ChosenBroadcast(observed.honest, {0: other}))
 
     data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
     run = DeviatingServer(FedAvg(learning_rate=0.1), data, chain(secure_aggregation()), Twice(False)).deceive()
@@ -165,10 +164,10 @@ def test_a_round_without_the_victim_gives_the_attack_no_message_of_an_earlier_ro
     """The victim takes part in all rounds but the third."""
 
     class Patient(TellOneOther):
-        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+        def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Any:
             rounds = []
             for _ in range(8):
-                rounds.append((yield ChosenBroadcast(situation.honest)).round)
+                rounds.append(observed.ask(ChosenBroadcast(observed.honest)).round)
             return Reconstruction("samples", np.array(rounds))
 
     data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
@@ -206,8 +205,8 @@ def test_clients_refuse_a_broadcast_that_breaks_what_bounds_rest_on() -> None:
 
     @dataclass(frozen=True)
     class Stretch(TellOneOther):
-        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
-            yield ChosenBroadcast({name: 3 * value for name, value in situation.honest.items()})
+        def run(self, observed: Dialogue, target: Target, rng: np.random.Generator) -> Any:
+            observed.ask(ChosenBroadcast({name: 3 * value for name, value in observed.honest.items()}))
             raise AssertionError("a basis three times too long was answered")
 
     data = [Dataset(np.random.default_rng(seed).normal(size=(6, 5))) for seed in range(4)]

@@ -283,7 +283,7 @@ def test_the_null_of_a_search_has_as_much_time_as_the_search() -> None:
         return {"y": np.tanh(broadcast["z"] @ rows.T).sum(axis=1)}
 
     class Search(FitRows):
-        def attack(self, replay, rng):
+        def run(self, replay, target, rng):
             for _ in range(100):
                 rows = replay.likely(rng)
                 replay(rows)

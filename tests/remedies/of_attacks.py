@@ -10,7 +10,7 @@ import numpy as np
 
 from securefed.algorithms import FedAvg
 from securefed.attacks import DistanceFit, FitRows, LocalSteps, TrapWeights
-from securefed.attacks._generic import RegressRows, StepClock, TimeBudget, clock, on_clock
+from securefed.attacks._generic import RegressRows, Replay, StepClock, TimeBudget, clock, on_clock
 from securefed.attacks._membership.likelihood_ratio import ShadowMembership
 from tests.attacks.test_active import MLP, clients, deceive
 from tests.attacks.test_generic_regression import bits, drawn, replay
@@ -38,20 +38,21 @@ def roomier(message: str) -> None:
 class Stepped:
     """A replay as far as the check of an attack's effort reads it."""
 
-    repeatable, differentiable, calls = True, False, 500
-    prior = None
-
-    def __init__(self, repeatable: bool = True, dominated: bool = False) -> None:
-        self.repeatable = repeatable
-        self.units = type("Units", (), {"noise_dominates": dominated})
+    differentiable, calls = False, 500
 
 
 def own_draws() -> Any:
-    return Stepped(repeatable=False)
+    made = object.__new__(Replay)  # the audit itself refuses such steps before it makes a replay
+    made.__dict__.update(target=None, repeatable=False)
+    return made
 
 
 def simulated() -> Any:
     return replay(bits, drawn(0), rounds=4)
+
+
+def run(attack: Any, observed: Any) -> Any:
+    return attack.run(observed, observed.target, RNG)
 
 
 def allowed(message: str, kind: type) -> Any:
@@ -122,14 +123,14 @@ TABLE: dict[str, Followed] = {
     "a step with its own generator": Followed(
         FIT,
         "it draws from a generator of its own",
-        lambda _: FitRows().attack(own_draws(), RNG),
+        lambda _: run(FitRows(), own_draws()),
         lambda message, _: audited(draws) and found("let it draw from `(rng)`", message),
     ),
     "simulated clients of too many calls": Followed(
         REGRESSION,
         "simulated federations take ",
-        lambda _: RegressRows(calls=100).attack(simulated(), RNG),
-        lambda message, _: allowed(message, RegressRows).attack(simulated(), RNG),
+        lambda _: run(RegressRows(calls=100), simulated()),
+        lambda message, _: run(allowed(message, RegressRows), simulated()),
     ),
     "a time budget that is spent": Followed(
         "attacks/_generic/time_budget.py",

@@ -27,9 +27,8 @@ from securefed.attacks._gram.faps.near_consensus import ROUNDS, evenly_spaced, n
 from securefed.attacks._gram.faps.round_by_round import is_solvable_by_rounds, solve_round_by_round, solves_subproblems
 from securefed.attacks._gram.faps.solution import FAPSSolution
 from securefed.attacks._gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
-from securefed.attacks._requirements import why_incomplete
+from securefed.attacks._requirements import check_applies, why_incomplete
 from securefed.datasets._base import Dataset
-from securefed.errors import TranscriptError
 
 _AT_CONSENSUS = 1e-4
 """Largest relative distance of a client's first message from consensus (||Z^T Y - beta I|| / (rank beta)) at which
@@ -110,9 +109,7 @@ class ConsensusGram:
         Raises:
             TranscriptError: the attack does not apply to this view.
         """
-        reason = self.applies(target, observed)
-        if reason is not None:
-            raise TranscriptError(reason)
+        check_applies(self.applies(target, observed))
         algorithm = cast(FAPS, target.algorithm)
         groups = rounds_by_members(observed.rounds)
         members = most_frequent_members(groups, observed.target)

@@ -1,7 +1,7 @@
 """Solve a ridge regression for a client's Gram matrix S by preconditioned conjugate gradients.
 
 With P_k = Z_k Z_k^T, weights w_k of the products, v of the traces and a ridge `prior`, the normal equations of
-`near_consensus` are, in the eigenbasis of M = sum_k w_k P_k,
+`near_consensus`, and of `_duals/pooled_client` for FedPG's blocks, are, in the eigenbasis of M = sum_k w_k P_k,
 
     L(S) = (S M + M S) / 2 - sum_k w_k P_k S P_k + v sum_k <P_k, S> P_k + prior S = R,
 

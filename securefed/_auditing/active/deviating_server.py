@@ -6,10 +6,10 @@ run. The attack chooses the broadcasts, how often the declared bounds of contrib
 sum that it counted them; the server makes no step of the algorithm. So a run shows what the attack reads, and whether
 clients or protocol stop it.
 
-An active attack is a `Dialogue`: a generator that yields the next broadcast (`ChosenBroadcast`: one for all clients,
-and others for some of them), is sent the message that the server observed in that round, and returns its estimate.
-The audit's view `active server` (`active_views`, and `active_attempts` for a user's own algorithm) makes a
-`DeviatingServer` for each attack and calls `deceive`.
+An active attack holds a `Dialogue`: `ask` sends the next broadcast (`ChosenBroadcast`: one for all clients, and others
+for some of them), runs the round, and returns what the server observed. The audit's view `active server`
+(`active_views`, and `active_attempts` for a user's own algorithm) makes a `DeviatingServer` for each attack and calls
+`deceive`.
 
 The base class `Federation` makes each round by `_round`: it asks `next_broadcast` what to send, sums the clients'
 contributions to it, repeating void attempts, and hands the sum to `combine`. The deviating server replaces these two
@@ -39,7 +39,6 @@ from securefed.attacks._active.chosen_broadcasts import (
     ActiveAttack,
     ChosenBroadcast,
     Dialogue,
-    Situation,
 )
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.datasets._base import Dataset
@@ -47,7 +46,7 @@ from securefed.defenses._chain import Link
 from securefed.errors import DivergenceError, PlanError, RangeRefused, RoundVoid, TranscriptError
 
 _MOST_ROUNDS: Final = 200
-"""Rounds after which a dialogue that does not end is stopped, without an estimate. The registered attacks bound their
+"""Rounds after which an attack that does not end is stopped, without an estimate. The registered attacks bound their
 rounds by their settings and end before; the limit stops attacks of users that do not."""
 
 
@@ -152,55 +151,65 @@ class DeviatingServer(Federation):
         self._shuffled = shuffled
         members = frozenset({victim}) if alone else frozenset(range(len(clients)))
         self.honest = self.algorithm.broadcast(self.state)
-        target = Target(self.algorithm, self.public)
-        self.situation = Situation(target, self.honest, victim, members, MAX_DOUBLINGS)
-        if (reason := attack.applies(self.situation)) is not None:
+        self._target = Target(self.algorithm, self.public)
+        self.dialogue = Dialogue(self.honest, victim, members, self._send, MAX_DOUBLINGS)
+        if (reason := attack.applies(self._target, self.dialogue)) is not None:
             raise TranscriptError(reason)
-        self._dialogue: Dialogue = attack.play(self.situation, np.random.default_rng([seed, 1]))
+        self._attack, self._seed = attack, seed
         self._chosen = ChosenBroadcast(self.honest)
         self._sent: list[Tensors] = []
         self._observed: list[RoundView] = []
-        self._estimate: Reconstruction | None = None
-        self._ended = False
+        self._summed: ExchangeResult | None = None
 
     def deceive(self) -> ActiveRun:
         """Run until the attack has its estimate, or until clients or protocol refuse to go on."""
-        refused = ""
+        estimate, refused = None, ""
         self._agree(0)  # tells the clients the schedule: no exchange evaluates the model
-        self._continue(None)
         try:
-            while not self._ended and not refused:
-                self._altering.altered.clear()
-                self._sent.append(self._chosen.to_some.get(self._victim, self._chosen.to_all))
-                self.history.append(self._round())
-                if left := self._told_otherwise_and_dropped():
-                    refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
-                elif not self._ended and len(self.history) >= _MOST_ROUNDS:
-                    refused = f"no estimate after {_MOST_ROUNDS} rounds"
-            if self._estimate is None and not refused:
-                refused = "the attack ended without an estimate"
+            estimate = self._attack.run(self.dialogue, self._target, np.random.default_rng([self._seed, 1]))
         except (RoundVoid, RangeRefused, DivergenceError, PlanError) as error:
             refused = str(error)
+        if estimate is None and not refused:
+            refused = "the attack ended without an estimate"
         observed = View(views.ACTIVE_SERVER, self._victim, tuple(self._observed), {})
-        return ActiveRun(None if refused else self._estimate, refused, observed, tuple(self._sent), self.honest)
+        return ActiveRun(estimate, refused, observed, tuple(self._sent), self.honest)
 
-    def _told_otherwise_and_dropped(self) -> list[ClientId]:
-        """List the clients that were sent another broadcast in this round, and that the protocol left out of the sum.
+    def _send(self, chosen: ChosenBroadcast) -> RoundView:
+        """Run a round with a chosen broadcast, and return what the server observes of it.
 
-        The protocol sums only contributions to one broadcast, so that such an attack sees nothing of these clients.
+        Raises:
+            RoundVoid: the round failed; or the protocol left out clients that were told another broadcast than the
+                rest, so that the attack sees nothing of them; or there were `_MOST_ROUNDS` rounds before.
         """
-        return sorted(self._altering.altered - set(self._observed[-1].survivors))
+        if len(self.history) >= _MOST_ROUNDS:
+            raise RoundVoid(f"no estimate after {_MOST_ROUNDS} rounds")
+        # Clients are told the broadcast that followed from the sum before, which is this one. A round without an entry
+        # here counted no client, as far as clients can tell: they go on from the states that they had before it.
+        if self._summed is not None and self._chosen.counted:
+            record = self._summed.record
+            self._counted.count(record.round, record.survivors, chosen.to_all, self._summed.announced)
+        self._chosen, self._altering.to_some = chosen, chosen.to_some
+        self._doublings[TRAIN] = max(self._doublings[TRAIN], chosen.doublings)  # doubled bounds stay so
+        self._altering.altered.clear()
+        self._sent.append(chosen.to_some.get(self._victim, chosen.to_all))
+        self.history.append(self._round())
+        observed = self._observed[-1]
+        if left := sorted(self._altering.altered - set(observed.survivors)):
+            raise RoundVoid(f"clients {left} were told another broadcast than the rest and are not in the sum")
+        if self._shuffled:  # `_observed` keeps the round as it was: it records what the server saw
+            return views.shuffled(View(views.ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
+        return observed
 
     def next_broadcast(self) -> Tensors:
         """Return the broadcast for all clients that the attack chose; the base class sends it."""
         return self._chosen.to_all
 
     def combine(self, summed: ExchangeResult) -> None:
-        """Give the attack the message of a completed round and take what it chooses next.
+        """Keep the message of a completed round, and what an adaptive defence learns from it.
 
-        The base class calls this in place of the algorithm's server step. Of that step only two things remain, which
-        clients check: the numbers that an adaptive defence learns from a sum (such as its next clip), and the list of
-        the clients that this sum counted, with the broadcast that followed from it.
+        The base class calls this in place of the algorithm's server step. Of that step only what clients check remains:
+        the numbers that an adaptive defence learns from a sum (such as its next clip), and the list of the clients that
+        this sum counted (`_send`).
 
         Raises:
             RoundVoid: the server reads single messages, and the victim sent none in this round.
@@ -211,33 +220,11 @@ class DeviatingServer(Federation):
                 f"the attack reads messages of client {self._victim}, which took no part in round {record.round}"
             )
         see = views.server(self.transcript, self._victim) if self._alone else views.sum_only(self.transcript, None)
-        observed = see.rounds[-1]
-        self._observed.append(observed)
-        if self._shuffled:  # `_observed` keeps the round as it was: it records what the server saw
-            observed = views.shuffled(View(views.ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
+        self._observed.append(see.rounds[-1])
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
-        counted = self._chosen.counted
-        self._continue(observed)
-        # After `_continue`: clients are told the broadcast that followed from this sum, the one that the attack sends
-        # next. A round without an entry here counted no client, as far as clients can tell: they go on from the states
-        # that they had before it.
-        if counted:
-            self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
+        self._summed = summed
 
     def _tell(self, endpoints: Mapping[PartyId, Any]) -> Transport:
         """Return the altering transport in front of the clients; the federation calls it once they exist."""
         self._altering.inner = InProcessTransport(endpoints)
         return self._altering
-
-    def _continue(self, observed: RoundView | None) -> None:
-        """Give the attack what was observed, `None` at first, and take its next broadcasts and bounds, or its estimate.
-
-        Bounds that clients had doubled stay doubled.
-        """
-        try:
-            chosen = next(self._dialogue) if observed is None else self._dialogue.send(observed)
-        except StopIteration as end:
-            self._estimate, self._ended = end.value, True
-            return
-        self._chosen, self._altering.to_some = chosen, chosen.to_some
-        self._doublings[TRAIN] = max(self._doublings[TRAIN], chosen.doublings)

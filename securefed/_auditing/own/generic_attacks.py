@@ -91,7 +91,7 @@ class GenericAttacks:
         elif (refusal := self._fit.applies(self.replay.target, self.replay.observed)) is not None:
             self.skip(self._fit.name, refusal)
         else:
-            explained = self._try(self._fit.name, lambda replay: self._derive(self._fit.attack(replay, self._rng(3))))
+            explained = self._try(self._fit.name, lambda replay: self._derive(self._run(self._fit, replay)))
             # all that such messages depend on is known then, as after a probe
             self._moments_known |= explained and self._fit.secret == "gram"
 
@@ -111,7 +111,7 @@ class GenericAttacks:
         if (reason := clear.applies(self.replay.target, self.replay.observed)) is not None:
             self.skip(clear.name, reason)
         else:
-            self._try(clear.name, lambda replay: self._derive(clear.attack(replay), read=True))
+            self._try(clear.name, lambda replay: self._derive(self._run(clear, replay), read=True))
         if self._secret.has_label_counts:  # the nulls after the first: shuffled rounds hold the same counts
             self._try(ProbeGram.name, self._count, self._nulls[1:], what=" of labels")
 
@@ -151,7 +151,7 @@ class GenericAttacks:
         except TranscriptError as refusal:
             self.skip(LowDigits.name, str(refusal))
             return
-        self._try(learned.name, lambda replay: self._derive(learned.attack(replay), read=True))
+        self._try(learned.name, lambda replay: self._derive(self._run(learned, replay), read=True))
 
     def _probe(self, replay: Replay) -> list[Reconstruction]:
         """Solve for the moments; return the Gram matrix, and rows.
@@ -186,7 +186,13 @@ class GenericAttacks:
         self, learned: LearnedRows | LearnedGram | LearnedCounts, nulls: Sequence[Replay] | None = None
     ) -> None:
         """Run an attack that was learned from simulated clients; `nulls` as in `_try`."""
-        self._try(learned.name, lambda replay: [learned.attack(replay)], nulls)
+        self._try(learned.name, lambda replay: [self._run(learned, replay)], nulls)
+
+    def _run(
+        self, attack: FitRows | FitUnknown | ClearRows | LowDigits | LearnedRows | LearnedGram | LearnedCounts,
+        replay: Replay,
+    ) -> Reconstruction:  # fmt: skip
+        return attack.run(replay, replay.target, self._rng(3))
 
     def _rng(self, stream: int) -> np.random.Generator:
         """Return a generator whose draws do not depend on which other attacks ran.
