@@ -45,6 +45,7 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
         "a code that three have": ("stage", np.where(few(3) > 0, 9.0, values["stage"]), kinds.RARE_CATEGORY),
         "a count that is 0 but for four": ("visits", few(4) * (np.arange(ROWS) + 1.5), kinds.RARE_CATEGORY),
         "a row that dominates": ("lab 1", heavy, kinds.DOMINATED),
+        "two rows that dominate": ("lab 1", np.where(few(2) > 0, 300.0, values["lab 1"]), kinds.DOMINATED),
         "a constant": ("unit", np.full(ROWS, 3.0), kinds.CONSTANT),
         "a number of the patient": ("patient", np.random.default_rng(1).permutation(ROWS) + 7001, kinds.KEY),
         "names": ("name", np.array([f"patient {number}" for number in range(ROWS)]), kinds.KEY),
