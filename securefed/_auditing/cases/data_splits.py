@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from securefed._auditing.cases.held_out import HELD_OUT, split_with_classes
 from securefed._auditing.cases.prepared_data import Preparation, Prepared
 from securefed._public import Public
 from securefed.datasets import partition
@@ -24,8 +25,6 @@ from securefed.errors import ConfigError, DataError
 
 SMALL_CLIENT = 8
 """Rows of the target of the subspace methods: fewer than features, so that its Gram matrix has low rank."""
-HELD_OUT = 0.2
-"""Share of the rows on which utility is measured."""
 
 
 def even_shares(source: LoadedDataset, clients: int, seed: int) -> Prepared:
@@ -107,7 +106,7 @@ def rows_each(rows: int, *, labelled: bool = True) -> Preparation:
 
     def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
-        rest, test = partition.split(source.data, HELD_OUT, rng)
+        rest, test = (source.data.take(places) for places in split_with_classes(source.data, rng))
         if rows * clients > rest.rows:
             raise ConfigError(
                 f"{clients} clients with {rows} rows each need {clients * rows} rows; {source.name} has {rest.rows} "
@@ -133,7 +132,7 @@ def by_owner(owner: str, most: int | None = None, *, labelled: bool = True) -> P
 
     def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
-        rest, held_out = partition.split_rows(source.data.rows, HELD_OUT, rng)
+        rest, held_out = split_with_classes(source.data, rng, source.groups[owner])
         whose = source.groups[owner][rest]
         owners = np.unique(whose)
         if clients > len(owners):
