@@ -29,7 +29,7 @@ from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.alerts import FEWEST, alerts, facts_of
 from securefed._auditing.cases import Prepared, case
-from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
+from securefed._auditing.cases.held_out import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.engine.kept_utility import kept
 from securefed._auditing.engine.pace import announce, logged

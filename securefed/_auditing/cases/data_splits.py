@@ -20,7 +20,6 @@ from securefed._public import Public
 from securefed.datasets import partition
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.datasets._loaders import LOADERS
 from securefed.errors import ConfigError, DataError
 
 SMALL_CLIENT = 8
@@ -65,22 +64,6 @@ def standardised(features: int | None, rows: int | None = None) -> Preparation:
         return _prepared(parts, _z_scored(test), bound, None)
 
     return prepare
-
-
-def dealt_rows(data: str, source: LoadedDataset, clients: int) -> int | None:
-    """Return how many rows each client has where those of a file, less what is held out, are dealt out evenly.
-
-    Sets of this package are audited at the sizes of each algorithm's audit case: `None`. For a user's rows such a size
-    would mislead: one row a client leaks what sixty rows do not.
-
-    Args:
-        data: name of a set, or path of a file.
-        source: its rows.
-        clients: number of clients.
-    """
-    if data in LOADERS:
-        return None
-    return max((source.data.rows - round(HELD_OUT * source.data.rows)) // clients, 1)
 
 
 def most_varied(data: Dataset, features: int | None) -> Dataset:
