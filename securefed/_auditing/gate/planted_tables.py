@@ -178,6 +178,20 @@ def _dominated(people: int, outcomes: bool = False) -> Callable[[int], list[Data
     return rows
 
 
+def _told(what: str) -> Callable[[int], list[Dataset]]:
+    """Make centred tables in which one person is told by a quantity, by a copy of a column, or by a total."""
+
+    def rows(seed: int) -> list[Dataset]:
+        rng = np.random.default_rng([seed, 29])
+        values = rng.normal(size=(60 * _CLIENTS, 8))
+        person = (rng.permutation(len(values)) == 0).astype(float)
+        last = {"quantity": 2.5 * person, "copy": values[:, 0] + 3 * person, "total": values[:, :2].sum(1) + 3 * person}
+        table = np.column_stack([values, last[what]])
+        return [Dataset(part) for part in np.split(table - table.mean(axis=0), _CLIENTS)]
+
+    return rows
+
+
 def _outcomes(people: int) -> Callable[[int], list[Dataset]]:
     """Make the tables of a centred category of few people, with an outcome of every patient."""
 
@@ -226,6 +240,11 @@ PLANTED_TABLES: Final = (
     PlantedTable("an omitted category of one person beside percentages", _percentages, "people", pooled=True,
                  part="the row of one person"),
     PlantedTable("a person who dominates a column", _dominated(1), "people", pooled=True, part="the row of one person"),
+    PlantedTable("a quantity of one person", _told("quantity"), "people", pooled=True, part="the row of one person"),
+    PlantedTable("a copy that one person breaks", _told("copy"), "people", pooled=True, part="the row of one person"),
+    PlantedTable("a total that one person breaks", _told("total"), "people", pooled=True, part="the row of one person"),
+    PlantedTable("several classes in a first gradient", _labelled(False), "class means", (EXPOSED, PARTIAL),
+                 gradient=True),
     PlantedTable("two people who dominate a column", _dominated(2), "people", pooled=True, part="the mean of 2 people"),
     PlantedTable("the outcome of the one person who dominates a column", _dominated(1, outcomes=True), "people",
                  pooled=True, gradient=True, part="the label of one person"),
