@@ -204,6 +204,13 @@ def test_a_method_whose_clients_keep_a_state_says_that_late_joiners_were_not_tes
     assert judge(Allowance("secure_aggregation", 8, 8, late=True), {SUM_ONLY: KEPT}).word == "held"
 
 
+@pytest.mark.parametrize(("name", "late"), [("pca/faps", True), ("pca/fedpg", True), ("pca/localpower", False)])
+def test_methods_of_pca_whose_clients_keep_a_state_name_late_joiners_too(name: str, late: bool) -> None:
+    made = audit([name], ["secure_aggregation"], seeds=1, workers=1)
+    (held,) = [one for one in made.to_json()["held"] if one["defense"] == "secure_aggregation"]
+    assert (LATE in held["not tested"]) == late
+
+
 def test_rows_are_found_in_sums_over_clients_that_come_and_go() -> None:
     """Which of the members has which label decides: a search that tries half of the orders gives up before it knows."""
     made = audit(["optimization/dsgd"], ["secure_aggregation"], ["gradient_inversion/fit"], seeds=2, workers=1)
