@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import logging
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from securefed import advise, audit, audit_algorithm
+from securefed._auditing.advice import search
+from securefed._auditing.advice.candidates import candidates
 from securefed._auditing.engine import pace as module
 from securefed._auditing.engine.pace import Noted, Pace, announce, logged, ticking
 from securefed._commands import progress as command
@@ -107,6 +111,23 @@ def test_an_audit_says_which_parts_come() -> None:
 
     audit(["pca/ssi", "pca/localpower"], ["plain"], rounds=2, seeds=2, workers=1, progress=Noted(pace, shown))
     assert lines == ["", "at least 30 s left", "about 20 s left", "about 10 s left", "about 0 s left"]
+
+
+def test_an_advice_says_which_settings_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each setting takes ten seconds of the clock; that of single rows has not run at the first estimates."""
+    monkeypatch.setattr(search, "candidates", lambda *sizes: candidates(*sizes)[:2])
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", x=rng.normal(size=(60, 4)), y=np.arange(60) % 2)
+    clock, lines = Clock(), list[str]()
+    pace = Pace("advise", clock)
+
+    def shown(done: int, total: int | None, what: str) -> None:
+        lines.append(pace.left())
+        clock.now += 10.0
+
+    few = {"clients": 4, "rows_per_client": 1, "rounds": 1, "seeds": 2, "workers": 1}
+    advise("dsgd", data=str(tmp_path / "rows.npz"), **few, progress=Noted(pace, shown))
+    assert lines == ["", "at least 20 s left", "at least 10 s left", "about 0 s left"]
 
 
 def test_parts_of_an_unknown_number_are_counted() -> None:

@@ -39,6 +39,9 @@ _POLISHING_STEPS = 4
 _HOPELESS = 0.2
 """Share of the signal that the best fit leaves unexplained, above which a search gives up once every plausible label
 count has been tried."""
+_SAME, _SAME_MINIMUM = 10, 1e-3
+"""Fits that end in the best minimum found, up to this relative difference, after which a search takes it for the best
+there is, once every plausible label count has been tried. Single rows end there from every start."""
 _STEPS_PER_START = 75
 """A search gives up no sooner than after budget / 75 starts, also where there are fewer label counts."""
 _NEAR = 0.03
@@ -95,8 +98,9 @@ class MultiStartSearch:
     """Fit from one start after the other until a fit is exact or the budget is spent.
 
     A fit is exact if it explains the messages up to their fixed-point rounding and noise (`solves`). Once every
-    plausible label count has been tried, the search also gives up if all fits are poor: so it stops early on messages
-    that no rows explain, such as pure noise. The best fit is polished if it is exact to round-off.
+    plausible label count has been tried, where members come and go in several orders, the search also gives up if all
+    fits are poor: so it stops early on messages that no rows explain, such as pure noise. It ends, too, where many fits
+    end in the best minimum. The best fit is polished if it is exact to round-off.
 
     Attributes:
         steps: most Jacobians of a start.
@@ -108,19 +112,20 @@ class MultiStartSearch:
 
     def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
         """Return the best fit found."""
-        counts = len(starts.label_counts) + len(starts.further_label_counts)
-        least = max(counts, self.budget // _STEPS_PER_START)
+        least = max(starts.fewest, self.budget // _STEPS_PER_START)
         best: SearchResult | None = None
-        used = 0
+        used = same = 0
         for tried, start in enumerate(starts(rng), 1):
             fit = fit_rows(equations, start.labels, start.samples.ravel(), self.steps)
             used += fit.steps
             if best is None or fit.norm < best.fit.norm:  # a norm is never NaN, but infinite where a fit fails
+                same *= best is not None and fit.norm >= best.fit.norm * (1 - _SAME_MINIMUM)
                 best = SearchResult(start.labels, fit)
+            same += fit.norm <= best.fit.norm * (1 + _SAME_MINIMUM)
             best = replace(best, starts=tried, steps=used)
             if solves(equations, fit) or used >= self.budget:
                 break
-            if tried >= least and best.fit.norm > _HOPELESS * equations.signal:
+            if tried >= least and (same >= _SAME or best.fit.norm > _HOPELESS * equations.signal):
                 break
         assert best is not None  # starts never end
         return replace(best, fit=polished(equations, best.labels, best.fit))

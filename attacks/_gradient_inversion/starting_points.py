@@ -14,6 +14,7 @@ gradient. Logistic regression has one output in place of the classes, the probab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,6 +46,12 @@ _SINGULAR = 1e-3
 _SCALES = 0.7, 3.0
 """Range of the random factor on the rows of repeated starts. With several local steps the least-squares rows come out
 too small, since later gradients are smaller than the first."""
+_REDRAWN = 20
+"""Orders of the labels to draw at most until one differs from those before: of eight rows, one of which belongs to a
+member that comes and goes, at most eight do."""
+_ORDERS_PER_ROW = 1.5
+"""Orders of the labels to try before a search gives up where members come and go, for each row. Eight rows, of which
+one comes and goes, were found from the fifth to the eighth order; with half as many the search gave up before."""
 _NOISE = 0.5
 """Size of the random disturbance of a start, relative to its rows: without any, rows of one label stay equal."""
 
@@ -112,14 +119,23 @@ class StartGenerator:
         """Yield an endless sequence of starts: each label count once, then the likelier half of the plausible ones.
 
         From the second start on the order of the labels (which row belongs to which member) and the rows' size are
-        random. All starts but those of a single row are disturbed by normal noise.
+        random; members who are in the same rounds may exchange their rows, so that an order which only does that is
+        drawn again. All starts but those of a single row are disturbed by normal noise.
         """
+        tried = set[tuple[tuple[tuple[int, ...], ...], ...]]()
         plausible = self.label_counts
         repeated = cycle(plausible[: max(1, len(plausible) // 2)])
         for attempt, counts in enumerate(chain(plausible, self.further_label_counts, repeated)):
             labels = np.repeat(np.arange(len(counts)), counts)
             if attempt:
                 labels = rng.permutation(labels)
+                for _ in range(_REDRAWN if len(self._alike) > 1 else 0):
+                    if self._assigned(labels) not in tried:
+                        break
+                    labels = rng.permutation(labels)
+                else:
+                    tried.clear()  # once more from the first
+            tried.add(self._assigned(labels))
             samples = self.samples(labels)
             if attempt:
                 samples = samples * rng.uniform(*_SCALES)
@@ -149,8 +165,8 @@ class StartGenerator:
         x = np.zeros((len(labels), len(self.equations.basis)))
         for _ in range(_ITERATIONS):
             residuals, sums = [], []
-            for item in self.gradients:
-                residuals.append((self.model.probabilities(self.model.logits(item.point, x)) - targets).T)
+            for item, there in zip(self.gradients, self._there, strict=True):
+                residuals.append(there * (self.model.probabilities(self.model.logits(item.point, x)) - targets).T)
                 sums.append(self.model.weight(item.gradient))
             x = np.linalg.lstsq(np.concatenate(residuals), np.concatenate(sums), rcond=_SINGULAR)[0]
         return x
@@ -222,6 +238,34 @@ class StartGenerator:
             if tuple(counts) not in known:
                 out.append(counts)
         return out
+
+    def _assigned(self, labels: Array) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Return by group of members who are in the same rounds, in a fixed order, the labels of each member's rows."""
+        ends = np.cumsum(self.equations.simulation.sizes)
+        own = [tuple(sorted(map(int, part))) for part in np.split(labels, ends[:-1])]
+        return tuple(tuple(sorted(own[place] for place in group)) for group in self._alike)
+
+    @cached_property
+    def _there(self) -> list[Array]:
+        """By round, (rows,) whether the row's member is in it."""
+        simulation = self.equations.simulation
+        present = ([member in item.members for member in simulation.members] for item in simulation.rounds)
+        return [np.repeat(np.array(members, float), simulation.sizes) for members in present]
+
+    @cached_property
+    def _alike(self) -> list[list[int]]:
+        """Places of the members by the rounds that they are in."""
+        simulation = self.equations.simulation
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for place, member in enumerate(simulation.members):
+            groups.setdefault(tuple(member in item.members for item in simulation.rounds), []).append(place)
+        return list(groups.values())
+
+    @property
+    def fewest(self) -> int:
+        """Number of starts that try every plausible label count; and orders of them where members come and go."""
+        counts = len(self.label_counts) + len(self.further_label_counts)
+        return counts if len(self._alike) == 1 else counts + math.ceil(_ORDERS_PER_ROW * self._total)
 
     @property
     def _total(self) -> int:

@@ -17,6 +17,7 @@ from securefed._auditing.engine.allowed_views import KEPT, LATE, Allowance, defa
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact
+from securefed._auditing.engine.statistics import EXPOSED
 from securefed._auditing.gate.planted_settings import PLANTED_SETTINGS, check_setting
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
@@ -201,3 +202,21 @@ def test_a_method_whose_clients_keep_a_state_says_that_late_joiners_were_not_tes
     ruling = judge(Allowance("secure_aggregation", 8, 5, late=True), dict.fromkeys((SUM_ONLY, *_ABSENT), KEPT))
     assert ruling.word == "fixed" and "not tested: sums that a client joins after the first round" in ruling.limits
     assert judge(Allowance("secure_aggregation", 8, 8, late=True), {SUM_ONLY: KEPT}).word == "held"
+
+
+@pytest.mark.parametrize(("name", "late"), [("pca/faps", True), ("pca/fedpg", True), ("pca/localpower", False)])
+def test_methods_of_pca_whose_clients_keep_a_state_name_late_joiners_too(name: str, late: bool) -> None:
+    made = audit([name], ["secure_aggregation"], seeds=1, workers=1)
+    (held,) = [one for one in made.to_json()["held"] if one["defense"] == "secure_aggregation"]
+    assert (LATE in held["not tested"]) == late
+
+
+def test_rows_are_found_in_sums_over_clients_that_come_and_go() -> None:
+    """Which of the members has which label decides: a search that tries half of the orders gives up before it knows."""
+    made = audit(["optimization/dsgd"], ["secure_aggregation"], ["gradient_inversion/fit"], seeds=2, workers=1)
+    (found,) = [
+        one
+        for one in made.cells
+        if (one.view, one.attack, one.secret) == ("changing survivors", "gradient_inversion/fit", "client")
+    ]
+    assert found.verdict.word == EXPOSED and found.leakage.low > 0.99

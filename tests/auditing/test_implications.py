@@ -233,7 +233,29 @@ def test_columns_that_add_up_to_one_in_every_row_give_the_sums_that_an_omitted_l
     uncentred = np.random.default_rng(7).normal(3, 1, size=(300, 1))
     who = "none of column 10, column 11 and column 9"
     assert _pooled(np.column_stack([uncentred, ward, stage])) == [f"the row of one person ({who})"]
-    assert not _pooled(np.column_stack([uncentred, stage]))  # without sums of the columns the level cannot be read
+    who = "none of column 6, column 7 and column 8"  # the sum of the uncentred column is not known
+    assert _pooled(np.column_stack([uncentred, stage])) == [f"the row of one person in 5 of 6 other columns ({who})"]
+
+
+@pytest.mark.parametrize("public", ["percentages", "year of birth", "yes or no coded 2 and 1"])
+def test_tables_as_they_stand_give_the_sums_that_an_omitted_level_needs(tmp_path, public) -> None:
+    """The server's second moments, the sums that they show, and a subtraction give a person's row to all digits."""
+    rng = np.random.default_rng(9)
+    age, shares = rng.integers(30, 90, 300), np.round(100 * rng.dirichlet((4, 3, 2), 300), 1)
+    shares[:, 2] = 100 - shares[:, :2].sum(axis=1)
+    columns = {"percentages": shares, "year of birth": np.column_stack([age, 2026 - age])}
+    answers = 1 + rng.integers(0, 2, (300, 16))
+    stage = np.eye(3)[rng.integers(0, 2, 300)][:, :2]
+    stage[[3, 40]] = 0
+    labs = np.round(rng.normal((130, 26, 3.2), (18, 4, 0.9), size=(300, 3)), 2)
+    table = np.column_stack([labs, columns.get(public, answers), stage])
+    names = [*(f"lab{place}" for place in range(table.shape[1] - 2)), "stage_II", "stage_III", "label"]
+    lines = [",".join(names), *(",".join(map(str, [*row, int(row[0] > 130)])) for row in table.tolist())]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    made = audit(["pca/ssi"], ["secure_aggregation"], ["gram/power"], data=str(tmp_path / "t.csv"), seeds=3, workers=1)
+    (found,) = [one for one in made.cells if one.secret == "people" and one.view == "sum only"]
+    assert found.verdict.word == EXPOSED and "none of the levels of stage" in found.part
+    assert ("in 16 of 19 other columns" in found.part) == (public not in columns)
 
 
 def test_a_row_that_dominates_a_column_and_one_that_breaks_a_copy_are_read() -> None:
@@ -245,6 +267,8 @@ def test_a_row_that_dominates_a_column_and_one_that_breaks_a_copy_are_read() -> 
     second = first.copy()
     second[9] += 3.0
     assert _pooled(np.column_stack([first, second])) == ["the row of one person (column 5 is not as column 6 says)"]
+    heavy[200] = 390.0
+    assert _pooled(heavy - heavy.mean()) == ["the mean of 2 people (the 2 who dominate column 5)"]
     assert not _pooled(rng.normal(size=(300, 2)))
 
 

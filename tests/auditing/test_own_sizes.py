@@ -7,7 +7,7 @@ import pytest
 
 from securefed import Federation, audit
 from securefed._auditing.cases import case
-from securefed._auditing.cases.data_splits import dealt_rows
+from securefed._auditing.cases.held_out import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, head_text, owner_note
 from securefed._auditing.registered.audited_defenses import (
     CKKS,

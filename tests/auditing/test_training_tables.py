@@ -169,6 +169,28 @@ def test_no_word_of_safety_stands_without_the_rows_that_were_not_tested(tmp_path
     assert said not in of_patients(False).conclusion
 
 
+@pytest.mark.parametrize("people", [1, 9])
+def test_people_in_the_sums_of_a_training_loop_are_named_as_not_looked_for(tmp_path: Any, people: int) -> None:
+    """The column of a rare category in the first layer's summed gradient is the one person's alone."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(60, 6, generator=generator)
+    x[:, 5] = (torch.arange(60) % 20 < 3).float() if people > 1 else (torch.arange(60) == 7).float()
+    y = (torch.rand(60, 1, generator=generator) < 0.5).float()
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def step(trained: nn.Module, x: Tensor, y: Tensor) -> None:
+        descend(trained, x, y, LOSS)
+
+    clients = [(x[place : place + 20], y[place : place + 20]) for place in (0, 20, 40)]
+    report = audit_training(model, LOSS, step, clients, seeds=1, seconds=1e-6)
+    report.save(tmp_path)
+    page = (tmp_path / "audit.html").read_text().replace("&#39;", "'")
+    said = "The few people whom the alerts name were not looked for in the sums"
+    for text in (str(report), json.loads((tmp_path / "audit.json").read_text())["conclusion"], page):
+        assert (said in text) == (people == 1)
+
+
 def head(outputs: int, loss: Any, rows: int, drawn: Any, *, bias: bool) -> tuple[Report, list[list[int]], nn.Module]:
     """Audit a network of non-negative inputs to its last layer; return the true labels of each client too."""
     torch.manual_seed(0)

@@ -18,10 +18,11 @@ from securefed._auditing.advice.advised_words import answers, no_model_sentences
 from securefed._auditing.advice.candidates import candidates
 from securefed._auditing.advice.cohorts import CohortUtility
 from securefed._auditing.cases import case
-from securefed._auditing.cases.utilities import ACCURACY, BALANCED, balanced
+from securefed._auditing.cases.own_setup import OwnSetup
+from securefed._auditing.cases.utilities import ACCURACY, BALANCED, BALANCED_OF_SOME, balanced
 from securefed._auditing.cases.utility_floors import MAJORITY, OWN_ROWS, RANDOM_BASIS, floors, for_these_classes
 from securefed._auditing.engine.kept_utility import Kept, floor_sentence, kept
-from securefed.datasets import Dataset, load
+from securefed.datasets import Dataset, LoadedDataset, load
 from tests.auditing.page import text
 from tests.auditing.test_advice_values import ADVICE, SETTING
 
@@ -95,6 +96,24 @@ def test_accuracy_is_balanced_only_where_a_class_is_rare() -> None:
     always_zero = balanced(lambda output, test: float(np.mean(test.labels() == 0)))
     assert always_zero({}, rare) == pytest.approx(0.5)
     assert for_these_classes(case("pca/ssi"), rare).utility_name == "captured variance"
+
+
+@pytest.mark.parametrize("owner", ["", "ward"])
+@pytest.mark.parametrize("rare", [2, 6, 1])
+def test_every_run_holds_a_rare_class_out_and_trains_on_it(owner: str, rare: int) -> None:
+    """By chance six of 300 rows are not held out in every fourth run, which then scored as if there were one class."""
+    x = np.random.default_rng(0).normal(size=(300, 4))
+    y = np.where(np.arange(300) < rare, 1, np.where(np.arange(300) < 100, 2, 0))
+    source = LoadedDataset(Dataset(x, y), "t", 10.0, groups={"ward": np.arange(300) % 4})
+    what = for_these_classes(OwnSetup(60, owner=owner).apply(case("optimization/fedavg")), source.data)
+    assert what.utility_name == (BALANCED if rare > 1 else BALANCED_OF_SOME)
+    for seed in range(20):
+        prepared = what.prepare(source, 4, seed)
+        held = np.unique(prepared.test.labels()).tolist()
+        assert held == ([0, 1, 2] if rare > 1 else [0, 2])
+        assert floors(what, prepared, seed)[MAJORITY] == 1 / len(held)
+        if seed == 0 and not owner:
+            assert any((one.labels() == 1).any() for one in prepared.clients)
 
 
 def test_a_share_is_of_what_the_clear_adds_to_its_best_floor() -> None:

@@ -29,10 +29,10 @@ from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.alerts import FEWEST, alerts, facts_of
 from securefed._auditing.cases import Prepared, case
-from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
+from securefed._auditing.cases.held_out import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.engine.kept_utility import kept
-from securefed._auditing.engine.pace import logged
+from securefed._auditing.engine.pace import announce, logged
 from securefed._auditing.engine.results import FEDERATION
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
@@ -213,25 +213,25 @@ def _try_all(question: _Question, workers: int, progress: Progress | None) -> tu
     Returns:
         The candidates' settings in the order of the list, and the others.
     """
-    count = len(_search_of(question).listed)
-    tasks = [(question, number) for number in (*range(count), _RECORDS)]
-    found: dict[int, Setting] = {}
-    records: list[_Records] = []
+    kinds = {f"{one.defense}, setting {k}": one.defense for k, one in enumerate(_search_of(question).listed, 1)}
+    tasks = [(question, number) for number in (*range(len(kinds)), _RECORDS)]
+    kinds["noise that hides single rows"] = "records"  # the last name, as `_RECORDS` is the last number
+    found, records = dict[int, Setting](), list[_Records]()
 
     def finished(task: tuple[_Question, int], tried: Setting | _Records) -> None:
-        words = "noise that hides single rows"
         if isinstance(tried, Setting):
-            found[task[1]], words = tried, tried.defense
+            found[task[1]] = tried
         else:
             records.append(tried)
         if progress is not None:
-            progress(len(found) + len(records), len(tasks), words)
+            progress(len(found) + len(records), len(tasks), list(kinds)[task[1]])
 
+    announce(progress, kinds, workers)
     if progress is not None:
         progress(0, len(tasks), "the first setting runs")
     run_all(tasks, workers, _try, finished)
     _built.last = None
-    return [found[number] for number in range(count)], records[0]
+    return [found[number] for number in sorted(found)], records[0]
 
 
 class _Search:

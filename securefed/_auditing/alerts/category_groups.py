@@ -104,12 +104,6 @@ def singled_out(made: Sequence[Indicator], fewest: int) -> list[SingledOut]:
     return out
 
 
-def complete_groups(made: Sequence[Indicator]) -> Iterator[tuple[Indicator, ...]]:
-    """List the groups of which every row has exactly one category, so that their columns add up to a constant."""
-    if 2 <= len(made) <= MOST_INDICATORS:
-        yield from (group for group in groups(made) if np.sum([one.has for one in group], axis=0).min() == 1)
-
-
 def groups(made: Sequence[Indicator]) -> Iterator[tuple[Indicator, ...]]:
     """List the groups of two categories or more of which no row has two, each once."""
     seen = set()

@@ -17,15 +17,12 @@ from securefed._auditing.alerts.column_values import MOST_LEVELS, ColumnValues, 
 from securefed._auditing.alerts.near_copies import near_copies
 from securefed._auditing.alerts.relations import relations
 from securefed._auditing.alerts.table_facts import TableFacts
-from securefed._auditing.alerts.words import OF_A_CODE, OPENS, TOGETHER, listed
+from securefed._auditing.alerts.words import OF_A_CODE, OF_FEW_LARGE, OPENS, TOGETHER, listed
 from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
 
 FEWEST: Final = 5
 """Rows of a category, party or class from which on it is not rare, by default."""
-DOMINANT: Final = 0.5
-"""Share of a column's sum of squares from which on one row dominates it. Rows were read from second moments with errors
-of 1.24, .65 and .25 where this share was .43, .60 and .79."""
 MINORITY_SHARE: Final = 0.05
 """Share of the rows below which a class is a minority; of many classes half an even share, if that is less."""
 MINORITY_ROWS: Final = 20
@@ -114,9 +111,12 @@ def _column(name: str, values: ColumnValues, fewest: int, *, pictures: bool) -> 
         single = values.rows - int(values.counts.max()) < fewest  # a sum over the column is a sum over these rows
         opens = OF_A_CODE if values.numeric and len(values.values) > 2 and not single else ""
         yield _Found(kinds.RARE_CATEGORY, name, count, _rare_words(name, rare, fewest, categories=categories), opens)
-    elif (share := values.largest_share()) >= DOMINANT:
-        one = f"In {_named(name)[:1].lower()}{_named(name)[1:]} one row holds {share:.0%} of the sum of squares."
-        yield _Found(kinds.DOMINATED, name, 1, one)
+        return
+    count, share = values.dominating(fewest)
+    if count:
+        few = "one row holds" if count == 1 else f"{count} rows hold"
+        held = f"In {_named(name)[:1].lower()}{_named(name)[1:]} {few} {share:.0%} of the sum of squares."
+        yield _Found(kinds.DOMINATED, name, count, held, "" if count == 1 else OF_FEW_LARGE)
 
 
 def _together(facts: TableFacts, fewest: int) -> Iterator[_Found]:

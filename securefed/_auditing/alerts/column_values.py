@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from securefed._auditing.alerts.domination import dominating
 from securefed._tensors import Array
 
 MOST_LEVELS: Final = 20
@@ -94,19 +95,14 @@ class ColumnValues:
             return {}
         return {value: count for place, (value, count) in enumerate(pairs) if place != usual}
 
-    def largest_share(self) -> float:
-        """Return the largest share that one row has in the column's sum of squares, as it stands or around its mean."""
+    def dominating(self, fewest: int) -> tuple[int, float]:
+        """Return how many rows dominate the column and their share, as it stands or around its mean; 0 for none."""
         if not self.numeric or len(self.values) < 2:
-            return 0.0
-        scaled = self.values / np.abs(self.values).max()  # so that no square overflows
+            return 0, 0.0
+        scaled = self.values / np.abs(self.values).max()  # so that no sum overflows
         mean = float(self.counts @ scaled) / self.rows
-        return max(_share(scaled, self.counts), _share(scaled - mean, self.counts))
-
-
-def _share(values: Array, counts: Array) -> float:
-    squares = values**2
-    total = float(counts @ squares)
-    return float(squares.max()) / total if total > 0 else 0.0
+        found = [dominating(values, self.counts, fewest)[:1] for values in (scaled, scaled - mean)]
+        return max((one for first in found for one in first), key=lambda one: (-one[0], one[1]), default=(0, 0.0))
 
 
 def column_values(values: Array) -> ColumnValues:

@@ -58,10 +58,15 @@ OF_A_CODE: Final = (
     "codes with others, or leave the column out."
 )
 """The risk of a rare value in a column of numbers, and what to do."""
+OF_FEW_LARGE: Final = (
+    "Products of this column with the others are nearly a weighted mean of these rows, so that a second moment, also "
+    "one over all parties, gives it away. Take the logarithm or clip the column before training."
+)
+"""The risk of a column that several rows dominate together, and what to do."""
 TOGETHER: Final[Mapping[str, str]] = {
     kinds.RARE_CATEGORY: "{number} columns have values that few rows hold, the rarest {least}: {names}.",
     kinds.COMBINATION: "{number} combinations of columns single few rows out, the rarest {least}: {names}.",
-    kinds.DOMINATED: "In {number} columns one row holds half of the sum of squares or more: {names}.",
+    kinds.DOMINATED: "In {number} columns one row, or a few, hold most of the sum of squares: {names}.",
     kinds.KEY: "{number} columns have another value in each row: {names}.",
     kinds.MISSING: "{number} columns have gaps, in {least} at least: {names}.",
     kinds.CONSTANT: "{number} columns are constant: {names}.",

@@ -14,18 +14,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from securefed._auditing.cases.held_out import HELD_OUT, split_with_classes
 from securefed._auditing.cases.prepared_data import Preparation, Prepared
 from securefed._public import Public
 from securefed.datasets import partition
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.datasets._loaders import LOADERS
 from securefed.errors import ConfigError, DataError
 
 SMALL_CLIENT = 8
 """Rows of the target of the subspace methods: fewer than features, so that its Gram matrix has low rank."""
-HELD_OUT = 0.2
-"""Share of the rows on which utility is measured."""
 
 
 def even_shares(source: LoadedDataset, clients: int, seed: int) -> Prepared:
@@ -68,22 +66,6 @@ def standardised(features: int | None, rows: int | None = None) -> Preparation:
     return prepare
 
 
-def dealt_rows(data: str, source: LoadedDataset, clients: int) -> int | None:
-    """Return how many rows each client has where those of a file, less what is held out, are dealt out evenly.
-
-    Sets of this package are audited at the sizes of each algorithm's audit case: `None`. For a user's rows such a size
-    would mislead: one row a client leaks what sixty rows do not.
-
-    Args:
-        data: name of a set, or path of a file.
-        source: its rows.
-        clients: number of clients.
-    """
-    if data in LOADERS:
-        return None
-    return max((source.data.rows - round(HELD_OUT * source.data.rows)) // clients, 1)
-
-
 def most_varied(data: Dataset, features: int | None) -> Dataset:
     """Select the `features` columns of highest variance, in their order (`None`: all that vary)."""
     spread = data.x.std(axis=0)
@@ -107,7 +89,7 @@ def rows_each(rows: int, *, labelled: bool = True) -> Preparation:
 
     def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
-        rest, test = partition.split(source.data, HELD_OUT, rng)
+        rest, test = (source.data.take(places) for places in split_with_classes(source.data, rng))
         if rows * clients > rest.rows:
             raise ConfigError(
                 f"{clients} clients with {rows} rows each need {clients * rows} rows; {source.name} has {rest.rows} "
@@ -133,7 +115,7 @@ def by_owner(owner: str, most: int | None = None, *, labelled: bool = True) -> P
 
     def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
-        rest, held_out = partition.split_rows(source.data.rows, HELD_OUT, rng)
+        rest, held_out = split_with_classes(source.data, rng, source.groups[owner])
         whose = source.groups[owner][rest]
         owners = np.unique(whose)
         if clients > len(owners):

@@ -22,6 +22,8 @@ from securefed.errors import ConfigError
 Utility = Callable[[Tensors, Dataset], float]
 """(final broadcast, held-out rows) -> score; higher is better."""
 ACCURACY, BALANCED, CAPTURED = "accuracy", "balanced accuracy", "captured variance"
+BALANCED_OF_SOME = "balanced accuracy over the classes of two rows or more"
+"""Label where a class of a single row cannot be held out."""
 MEAN_SHARE = "mean share of a client's energy in its own basis, on its own rows"
 """Labels of utilities in the report."""
 

@@ -16,7 +16,15 @@ import numpy as np
 from securefed._auditing.alerts.checks import imbalanced
 from securefed._auditing.cases.case import Case
 from securefed._auditing.cases.prepared_data import Prepared
-from securefed._auditing.cases.utilities import ACCURACY, BALANCED, CAPTURED, MEAN_SHARE, balanced, captured_variance
+from securefed._auditing.cases.utilities import (
+    ACCURACY,
+    BALANCED,
+    BALANCED_OF_SOME,
+    CAPTURED,
+    MEAN_SHARE,
+    balanced,
+    captured_variance,
+)
 from securefed._runtime.federation import Federation
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
@@ -35,9 +43,12 @@ def for_these_classes(case: Case, data: Dataset) -> Case:
     y = data.y
     if case.utility_name != ACCURACY or y is None or y.ndim != 1 or y.dtype.kind not in "iu":
         return case
-    if not imbalanced(np.unique(y, return_counts=True)[1]):
+    counts = np.unique(y, return_counts=True)[1]
+    if not imbalanced(counts):
         return case
-    return replace(case, utility=balanced(case.utility), utility_name=BALANCED)
+    return replace(
+        case, utility=balanced(case.utility), utility_name=BALANCED if counts.min() > 1 else BALANCED_OF_SOME
+    )
 
 
 def floors(case: Case, prepared: Prepared, seed: int) -> Mapping[str, float]:
@@ -59,12 +70,14 @@ def floors(case: Case, prepared: Prepared, seed: int) -> Mapping[str, float]:
 
 def _majority(case: Case, prepared: Prepared) -> Iterator[tuple[str, float]]:
     """Score the class that most rows of the clients have, named for every held-out row."""
-    if case.utility_name not in (ACCURACY, BALANCED) or prepared.test.y is None:
+    if case.utility_name not in (ACCURACY, BALANCED, BALANCED_OF_SOME) or prepared.test.y is None:
         return
     values, counts = np.unique(np.concatenate([one.labels() for one in prepared.clients]), return_counts=True)
     largest = values[np.argmax(counts)]
     test = prepared.test.labels()
-    right = 1.0 / len(np.unique(test)) if case.utility_name == BALANCED else float(np.mean(test == largest))
+    right = float(np.mean(test == largest))
+    if case.utility_name != ACCURACY:  # all rows of one class are right, if any of it are held out
+        right = float(right > 0) / len(np.unique(test))
     yield MAJORITY, right
 
 

@@ -45,6 +45,7 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
         "a code that three have": ("stage", np.where(few(3) > 0, 9.0, values["stage"]), kinds.RARE_CATEGORY),
         "a count that is 0 but for four": ("visits", few(4) * (np.arange(ROWS) + 1.5), kinds.RARE_CATEGORY),
         "a row that dominates": ("lab 1", heavy, kinds.DOMINATED),
+        "two rows that dominate": ("lab 1", np.where(few(2) > 0, 300.0, values["lab 1"]), kinds.DOMINATED),
         "a constant": ("unit", np.full(ROWS, 3.0), kinds.CONSTANT),
         "a number of the patient": ("patient", np.random.default_rng(1).permutation(ROWS) + 7001, kinds.KEY),
         "names": ("name", np.array([f"patient {number}" for number in range(ROWS)]), kinds.KEY),
@@ -56,6 +57,16 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
     total = TableColumn("total", values["lab 0"] + values["lab 1"] + 3.0 * few(1))
     broken = replace(facts, columns=(*facts.columns, total))
     tables["a total that one row breaks"] = (broken, kinds.COMBINATION, "lab 0 with lab 1 with total")
+    copy = TableColumn("lab 9", 10.0 * values["lab 2"] + 1.0 + few(2))
+    tables["a copy in other units that two rows break"] = (
+        replace(facts, columns=(*facts.columns, copy)), kinds.COMBINATION, "lab 2 with lab 9",
+    )  # fmt: skip
+    wide = TableColumn("smoker ever", np.maximum(values["smoker"], few(9) * (np.arange(ROWS) > 5)))
+    tables["two categories that few people tell apart"] = (
+        replace(facts, columns=(*facts.columns, wide)), kinds.COMBINATION, "smoker with smoker ever",
+    )  # fmt: skip
+    unscaled = "standard deviations of columns differ by a factor of 1000"
+    tables["columns that are not scaled"] = replace(facts, not_scaled=unscaled), kinds.NOT_SCALED, ""
     ward = np.where(np.arange(ROWS) == 11, 3, np.arange(ROWS) % 3)
     levels = tuple(TableColumn(f"ward_{name}", (ward == level).astype(float)) for level, name in enumerate("abc"))
     tables["a level of one person that has no column"] = (

@@ -147,6 +147,51 @@ def _category(people: int, *, centred: bool = False, omitted: bool = False) -> C
     return rows
 
 
+def _percentages(seed: int) -> list[Dataset]:
+    """Make tables as they stand, with an omitted category of one person beside percentages that add up to 100."""
+    rng = np.random.default_rng([seed, 27])
+    made = []
+    for one in _category(1, omitted=True)(seed):
+        values = 60 + 12 * one.x[:, :6]
+        shares = np.round(100 * rng.dirichlet((4, 3, 2), len(values)), 1)
+        made.append(Dataset(np.column_stack([values, shares, one.x[:, 8:]])))
+    return made
+
+
+def _dominated(people: int, outcomes: bool = False) -> Callable[[int], list[Dataset]]:
+    """Make tables with scaled columns, one of which few people dominate.
+
+    Args:
+        people: number of people who hold nearly all of the sum of squares.
+        outcomes: whether there is an outcome of every patient.
+    """
+
+    def rows(seed: int) -> list[Dataset]:
+        rng = np.random.default_rng([seed, 28])
+        table = rng.normal(size=(60 * _CLIENTS, 8))
+        largest = rng.permutation(len(table))[:people]
+        table[largest, 0] = 800.0 + 10.0 * rng.normal(size=people)
+        table = (table - table.mean(axis=0)) / table.std(axis=0)
+        labels = rng.permutation(np.arange(60) % 2)
+        return [Dataset(part, labels if outcomes else None) for part in np.split(table, _CLIENTS)]
+
+    return rows
+
+
+def _told(what: str) -> Callable[[int], list[Dataset]]:
+    """Make centred tables in which one person is told by a quantity, by a copy of a column, or by a total."""
+
+    def rows(seed: int) -> list[Dataset]:
+        rng = np.random.default_rng([seed, 29])
+        values = rng.normal(size=(60 * _CLIENTS, 8))
+        person = (rng.permutation(len(values)) == 0).astype(float)
+        last = {"quantity": 2.5 * person, "copy": values[:, 0] + 3 * person, "total": values[:, :2].sum(1) + 3 * person}
+        table = np.column_stack([values, last[what]])
+        return [Dataset(part) for part in np.split(table - table.mean(axis=0), _CLIENTS)]
+
+    return rows
+
+
 def _outcomes(people: int) -> Callable[[int], list[Dataset]]:
     """Make the tables of a centred category of few people, with an outcome of every patient."""
 
@@ -192,6 +237,17 @@ PLANTED_TABLES: Final = (
     PlantedTable("an omitted category of one person", _category(1, omitted=True), "people", pooled=True,
                  part="the row of one person"),
     PlantedTable("a category of three people", _category(3), "people", pooled=True, part="the mean of 3 people"),
+    PlantedTable("an omitted category of one person beside percentages", _percentages, "people", pooled=True,
+                 part="the row of one person"),
+    PlantedTable("a person who dominates a column", _dominated(1), "people", pooled=True, part="the row of one person"),
+    PlantedTable("a quantity of one person", _told("quantity"), "people", pooled=True, part="the row of one person"),
+    PlantedTable("a copy that one person breaks", _told("copy"), "people", pooled=True, part="the row of one person"),
+    PlantedTable("a total that one person breaks", _told("total"), "people", pooled=True, part="the row of one person"),
+    PlantedTable("several classes in a first gradient", _labelled(False), "class means", (EXPOSED, PARTIAL),
+                 gradient=True),
+    PlantedTable("two people who dominate a column", _dominated(2), "people", pooled=True, part="the mean of 2 people"),
+    PlantedTable("the outcome of the one person who dominates a column", _dominated(1, outcomes=True), "people",
+                 pooled=True, gradient=True, part="the label of one person"),
     PlantedTable("a category of five people", _category(5), "people", (UNASKED,), pooled=True),
     PlantedTable("a category of one person under noise", _category(1), "people", (NOT_DETECTED,), pooled=True,
                  noise=1.0),

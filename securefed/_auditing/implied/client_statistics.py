@@ -19,8 +19,8 @@ import numpy as np
 from securefed._auditing.engine.column_scores import leaks_by_column
 from securefed._auditing.engine.results import Secret
 from securefed._auditing.engine.seed_result import NEGLIGIBLE
+from securefed._auditing.implied.column_sums import is_centred
 from securefed._auditing.implied.pooled_people import ReadPeople, score_people
-from securefed._auditing.implied.public_directions import is_centred
 from securefed._auditing.implied.truth import Truth
 from securefed._messages import ClientId
 from securefed._tensors import Array

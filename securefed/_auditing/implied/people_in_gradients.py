@@ -4,13 +4,15 @@ Before training all rows have the same predicted probabilities p, and line a of 
 of w (p - y) over the rows, with the weights w = x a of a public direction (`directions`) and labels y. Where w is not 0
 on one row only, that line shows the row's label; on few rows, how many of them have each class. The gradient of the
 bias holds the sum of p - y over all rows, by which published centring is undone. Several local steps blur the shares,
-which are rounded to whole people where these are near. What noise makes of them is far from whole people.
+which are rounded to whole people where these are near. What noise makes of them is far from whole people. Of the row
+that dominates a column whose scaling is published, the weight is about the square root of the number of rows.
 
 Chance is the mean of what the labels of as many other people give, of 100 draws.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +30,10 @@ _LEAST: Final = -1.0
 _DRAWS: Final = 100
 _NEAR: Final = 0.3
 """Distance from a whole number of people up to which a share is rounded; five local steps of .1 leave .2."""
+
+
+_SCALED: Final = 2.0
+"""Factor up to which the mean square of a scaled column may differ from 1: it was scaled with other rows held out."""
 
 
 def labels_of_people(observed: View, target: Target, truth: Truth) -> tuple[float, float, float, float, str] | None:
@@ -54,23 +60,29 @@ def labels_of_people(observed: View, target: Target, truth: Truth) -> tuple[floa
         return None
     coded = np.eye(len(gradient.probabilities))[labels]
     rng, best = np.random.default_rng([truth.seed, 19]), None
-    for direction in directions(rows, truth):
-        found = _scored(gradient, direction, coded, rng)
+    for one in directions(rows, truth):
+        known = one if one.total else replace(one, total=_scaled_total(one, rows))
+        found = _scored(gradient, known, coded, rng) if known.total else None
         if found is not None and (best is None or found[0] > best[0]):
             best = found
     return best
+
+
+def _scaled_total(direction: Direction, rows: Array) -> float:
+    """Return the weight of the one row that dominates a scaled column, about; 0 for others."""
+    weights = rows @ direction.coefficients + direction.constant
+    if len(direction.people) > 1 or not 1 / _SCALED < np.mean(weights**2) < _SCALED:
+        return 0.0
+    return float(np.sign(direction.weights.sum())) * math.sqrt(len(rows))
 
 
 def _scored(
     gradient: ClassGradient, direction: Direction, coded: Array, rng: np.random.Generator
 ) -> tuple[float, float, float, float, str] | None:
     """Read and score one direction's labels, (classes,) shares of its weight."""
-    if not direction.total:
-        return None
-    residual = gradient.weight @ direction.coefficients + direction.constant * gradient.bias
-    read = gradient.probabilities - residual / direction.total
-    people = direction.people
+    people, residual = direction.people, gradient.weight @ direction.coefficients + direction.constant * gradient.bias
     weights = direction.weights[people] / direction.weights[people].sum()
+    read = gradient.probabilities - residual / direction.total
     whole = np.round(read * len(people))
     if np.ptp(weights) == 0 and np.abs(read * len(people) - whole).max() <= _NEAR:
         read = whole / len(people)

@@ -4,9 +4,9 @@ Line a of G is a weighted sum of rows: G a = sum_i w_i x_i with w = X a. Where a
 weight on one row only, G a / w is that row; on few rows it is their weighted mean.
 
 Published centring is undone: a column that takes two values, `low` without the category and `high` with it, has the
-weights (x - low) / (high - low). The attacker knows the two values, and takes the sum of every column as 0 where `low`
-is not 0, since the columns were centred; a constant column, and categories of which every row has one, show the sums
-themselves. The value of the row that dominates a column is taken from the column's own second moment.
+weights (x - low) / (high - low). The attacker knows the two values, and the sums that `column_sums` lists; other
+columns are read where a direction needs no sums. The values of the rows that dominate a column
+are taken from its own second moment.
 
 Chance is measured by 100 permutations of the weights to other people: the mean of these in place of those. A column
 counts as read where the estimate's error is below the 1 % quantile of these errors.
@@ -20,7 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from securefed._auditing.implied.public_directions import Direction, column_sums, directions, indicators
+from securefed._auditing.implied.column_sums import column_sums
+from securefed._auditing.implied.public_directions import Direction, directions
 from securefed._auditing.implied.truth import Truth
 from securefed._tensors import Array
 
@@ -68,9 +69,9 @@ def people_in_moments(gram: Array, rows: Array, truth: Truth) -> ReadPeople | No
         The best direction's; `None` where no public direction has few rows.
     """
     best: ReadPeople | None = None
-    sums = column_sums(gram, rows, indicators(rows, truth))
+    sums = column_sums(gram, rows)
     for direction in directions(rows, truth):
-        if (estimate := _estimate(gram, sums, direction)) is None:
+        if (estimate := _estimate(gram, sums, direction, len(rows))) is None:
             continue
         found = score_people(estimate, direction.words, direction.weights, direction.columns, rows, truth)
         if found is not None and (best is None or found.leakage > best.leakage):
@@ -78,16 +79,28 @@ def people_in_moments(gram: Array, rows: Array, truth: Truth) -> ReadPeople | No
     return best
 
 
-def _estimate(gram: Array, sums: Array | None, direction: Direction) -> Array | None:
-    """Return the weighted mean of the rows of a direction; `None` where the attacker does not know what it needs."""
-    if direction.constant and sums is None:
-        return None
-    shift = 0.0 if sums is None else direction.constant * sums
+def _estimate(gram: Array, sums: Array, direction: Direction, rows: int) -> Array | None:
+    """Return the weighted mean of the rows of a direction, NaN in columns of which the attacker does not know enough.
+
+    Args:
+        gram: the estimated second moments.
+        sums: sums of the columns; NaN where the attacker does not know them.
+        direction: the direction.
+        rows: the public number of rows.
+
+    Returns:
+        The estimate; `None` where the weights have no sum that the attacker knows.
+    """
+    one, constant = direction.coefficients, direction.constant
+    shift = constant * sums if constant else np.zeros(len(one))
     total = direction.total
-    if not total:  # a value is known to be large by its sign only: its square is about the column's sum of squares
-        squares = float(direction.coefficients @ gram @ direction.coefficients)
-        total = float(np.sign(direction.weights.sum())) * np.sqrt(max(squares, 0.0))
-    return np.asarray((gram @ direction.coefficients + shift) / total) if total else None
+    if not total:  # values are known to be large by their sign only: their squares are about the sum of squares
+        known = float(np.where(one != 0, shift, 0.0) @ one)
+        squares = float(one @ gram @ one) + 2 * known + constant**2 * rows
+        if not squares > 0:
+            return None
+        total = float(np.sign(direction.weights.sum())) * np.sqrt(len(direction.people) * squares)
+    return np.asarray((gram @ one + shift) / total) if total else None
 
 
 def score_people(
@@ -96,7 +109,7 @@ def score_people(
     """Compare an estimate with the weighted mean of a few rows, column by column.
 
     Args:
-        estimate: (features,) the estimated weighted mean.
+        estimate: (features,) the estimated weighted mean; columns where it is not finite do not count.
         words: who the people are.
         weights: (rows,) the weight of every row; few are not 0.
         columns: columns that define these people, which are known of them anyway and do not count.
@@ -107,9 +120,9 @@ def score_people(
         The score; `None` where fewer than three columns count.
     """
     scale = truth.scale
-    counted = np.setdiff1d(np.flatnonzero(rows.std(axis=0) > 0), columns)
-    places = np.flatnonzero(weights)
-    if len(counted) < _FEWEST or not len(places) or not np.isfinite(estimate).all():
+    varied = np.setdiff1d(np.flatnonzero(rows.std(axis=0) > 0), columns)
+    counted, places = varied[np.isfinite(estimate[varied])], np.flatnonzero(weights)
+    if len(counted) < _FEWEST or not len(places):
         return None
     scaled = rows[:, counted] / scale[counted]
     shares = weights[places] / weights[places].sum()
@@ -128,7 +141,7 @@ def score_people(
     leaks = 1 - np.linalg.norm(chances, axis=1) / baseline
     size = float(np.linalg.norm(true)) or 1.0
     return ReadPeople(
-        f"{_who(len(places))} ({words})",
+        f"{_who(len(places))}{_where(len(counted), len(varied))} ({words})",
         len(places),
         max(1 - float(np.linalg.norm(errors)) / baseline, _LEAST),
         float(np.quantile(leaks, 1 - _QUANTILE)),
@@ -136,6 +149,10 @@ def score_people(
         baseline / size,
         tuple(truth.column(int(place)) for place in counted[read]),
     )
+
+
+def _where(counted: int, columns: int) -> str:
+    return "" if counted == columns else f" in {counted} of {columns} other columns"
 
 
 def _who(count: int) -> str:

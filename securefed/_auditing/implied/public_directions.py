@@ -8,29 +8,23 @@ what columns mean, or from means and standard deviations that were published so 
     a rare quantity      a column that has one usual value u in almost all rows: x - u
     a near copy          two columns of which one follows from the other in almost all rows: x - slope z - offset
     a broken relation    a column that is a sum of others in almost all rows, as a total is: x - sum of slope z - offset
-    a dominated column   a column in which one row holds half of the sum of squares: x / x of that row, about
+    a dominated column   a column in which few rows hold most of the sum of squares: x, or x - mean, in these rows
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from securefed._auditing.alerts.category_groups import Indicator, complete_groups, indicator, singled_out
-from securefed._auditing.alerts.checks import DOMINANT
+from securefed._auditing.alerts.category_groups import Indicator, indicator, singled_out
+from securefed._auditing.alerts.domination import dominating
 from securefed._auditing.alerts.near_copies import near_copies
 from securefed._auditing.alerts.relations import relations
 from securefed._auditing.alerts.words import listed
 from securefed._auditing.implied.truth import Truth
 from securefed._tensors import Array
-
-_LEAST: Final = 1e-6
-"""Least weight of all rows by which the sums of columns are read; that of centred categories is 0 up to rounding."""
-_CENTRED: Final = 3.0
-"""Standard errors up to which the mean of a column counts as 0: rows that were centred with others held out."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Direction:
             weighted sum of rows.
         constant: the constant c.
         total: the sum of the weights, as the attacker knows it; 0 where the attacker takes it from the second moment of
-            the column itself.
+            the direction itself, as weights of about one size.
     """
 
     words: str
@@ -94,39 +88,6 @@ def indicators(rows: Array, truth: Truth) -> list[Indicator]:
     return [one for one in found if one is not None]
 
 
-def column_sums(gram: Array, rows: Array, made: Sequence[Indicator]) -> Array | None:
-    """Return the sums of the columns as the attacker knows them; `None` where it does not know all of them.
-
-    A constant column shows the sums of all others, and so do categories of which every row has exactly one. Without
-    these, a category of 0 and another value shows its own, and the sum of a centred column is 0.
-
-    Args:
-        gram: the estimated second moments.
-        rows: the rows that they sum over.
-        made: the columns of two values.
-    """
-    constant = np.flatnonzero((np.ptp(rows, axis=0) == 0) & (rows[0] != 0))
-    if len(constant):
-        return np.asarray(gram[:, constant[0]] / rows[0, constant[0]])
-    for group in complete_groups(made):
-        coefficients = _coefficients(group, (1,) * len(group), rows.shape[1])
-        same = 1 + sum(one.low / (one.high - one.low) for one in group)  # the weight of every row
-        if abs(same) > _LEAST:
-            return np.asarray(gram @ coefficients / same)
-    known = np.zeros(rows.shape[1])
-    for place in np.flatnonzero(~is_centred(rows)):
-        values = np.unique(rows[:, place])
-        if len(values) != 2 or values[0] != 0:
-            return None
-        known[place] = gram[place, place] / values[1]
-    return known
-
-
-def is_centred(rows: Array) -> Array:
-    """Tell of each column whether its mean is 0, up to the error that rows held out of the centring leave."""
-    return np.asarray(np.abs(rows.mean(axis=0)) <= _CENTRED * rows.std(axis=0) / np.sqrt(len(rows)))
-
-
 def _categories(made: Sequence[Indicator], rows: Array) -> Iterator[Direction]:
     for one in made:
         yield _of_indicators(one.name, (one,), (1,), 0, one.has, rows.shape[1])
@@ -165,15 +126,28 @@ def _quantities(rows: Array, two: set[int], truth: Truth) -> Iterator[Direction]
             words = f"{name} is not 0" if usual == 0 else f"{name} is not at its usual value"
             weights = column - usual
             yield Direction(words, (place,), weights, unit, -usual, float(weights.sum()))
-        elif (top := column**2).max() >= DOMINANT * top.sum():
-            only = np.where(np.arange(len(rows)) == np.argmax(top), column, 0.0)
-            yield Direction(f"the one who dominates {name}", (place,), only, unit, 0.0, 0.0)
+        else:
+            yield from _dominated(name, place, rows, truth)
     for pair in near_copies(rows, places, truth.few):
         coefficients = np.zeros(rows.shape[1])
         coefficients[[pair.second, pair.first]] = 1.0, -pair.slope
         words = f"{truth.column(pair.second)} is not as {truth.column(pair.first)} says"
         columns = pair.second, pair.first
         yield Direction(words, columns, pair.gaps, coefficients, -pair.offset, float(pair.gaps.sum()))
+
+
+def _dominated(name: str, place: int, rows: Array, truth: Truth) -> Iterator[Direction]:
+    """List the directions of the rows that dominate a column, as it stands and around its mean.
+
+    The rest of the rows has a weight too, by which the estimate is off; the value of the largest rows is not public.
+    """
+    for centre in (0.0, float(rows[:, place].mean())):
+        weights = rows[:, place] - centre
+        for count, _ in dominating(*np.unique(weights, return_counts=True), truth.few):
+            largest = np.argsort(-np.abs(weights), kind="stable")[:count]
+            only = np.where(np.isin(np.arange(len(rows)), largest), weights, 0.0)
+            who = f"the {count} who dominate" if count > 1 else "the one who dominates"
+            yield Direction(f"{who} {name}", (place,), only, np.eye(rows.shape[1])[place], -centre, 0.0)
 
 
 def _broken_relations(rows: Array, truth: Truth) -> Iterator[Direction]:

@@ -7,7 +7,7 @@ messages that one kind of attacker sees.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
@@ -15,10 +15,11 @@ from securefed._auditing.cases import Prepared
 from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED, NOT_READ
+from securefed._auditing.engine.results import Attempt
 from securefed._auditing.engine.seed_result import Judge, Place, SeedResult
 from securefed._auditing.implied.implications import Source, gradient_attempts, implied_attempts
 from securefed._auditing.implied.truth import Truth
-from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, is_changing
+from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, Finding, is_changing
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.sum_views import one_client, sums_seen
@@ -42,6 +43,7 @@ class AttackedViews:
         first: whether pictures are kept, and sentences on what was not attacked.
         attacker: all attacks, on the usual data.
         result: what was found so far.
+        implied: by identity of findings, these and what follows from them.
     """
 
     name: str
@@ -51,6 +53,7 @@ class AttackedViews:
     first: bool
     attacker: Attacker
     result: SeedResult
+    implied: dict[tuple[int, ...], tuple[tuple[Finding, ...], list[Attempt]]]
 
     def _attack_sums(self, defense: str, result: Result) -> None:
         """Attack every view of a server that sees the sums of a run over the same clients."""
@@ -117,8 +120,21 @@ class AttackedViews:
             if self.first:
                 self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
         if not before:
-            self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, self._truth())
+            self.result.attempts += self._implied(place, findings, sources, observed)
         return tuple(finding.attack for finding in findings), refused
+
+    def _implied(
+        self, place: Place, findings: Sequence[Finding], sources: Sequence[Source], observed: View
+    ) -> list[Attempt]:
+        """Compute what follows from the findings on a view; of views with the same messages once.
+
+        `Attacker` gives equal views the same findings.
+        """
+        key = tuple(id(finding) for finding in findings)
+        if key not in self.implied:
+            made = implied_attempts(place, sources, observed, self.attacker.target, self._truth())
+            self.implied[key] = tuple(findings), made  # the findings are kept, so that no other gets their identity
+        return [replace(one, **asdict(place)) for one in self.implied[key][1]]
 
     def _judge(self, observed: View, result: Result) -> Judge:
         """Make the scorer of estimates from one view of one run."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Unpack
 from securefed import _catalogue as catalogue
 from securefed._auditing.alerts import FEWEST, alerts, data_sheet, facts_of
 from securefed._auditing.cases import case, defaults, every, require_clients
-from securefed._auditing.cases.data_splits import dealt_rows
+from securefed._auditing.cases.held_out import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report

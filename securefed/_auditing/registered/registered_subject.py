@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import head, owners_of
@@ -29,9 +29,18 @@ from securefed._auditing.registered.audited_defenses import (
 from securefed._auditing.registered.seed_run import SeedRun
 from securefed._auditing.registered.smallest_client import attack_smallest
 from securefed._runtime.federation import Federation
+from securefed.algorithms._graph.mrmtl import MRMTL
+from securefed.algorithms._graph.ppgl import PPGL
+from securefed.algorithms._pca.faps import FAPS
+from securefed.algorithms._pca.fedpe import FedPE
+from securefed.algorithms._pca.fedpg import FedPG
 from securefed.attacks._gradient_inversion.gradient_rounds import joins_unattacked
 from securefed.defenses._chain import chain
 from securefed.errors import SecureFedError
+
+_STATEFUL: Final = FAPS, FedPG, FedPE, PPGL, MRMTL
+"""Algorithms beside gradient methods whose clients keep a subspace, a dual variable or a graph between rounds: the
+first message of a client that joins late is unlike its later ones."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,8 @@ class RegisteredSubject:
         prepared = self.prepare(0)
         noise = {name: self._noise(name, prepared) for name in NOISES if name in self.settings.defenses}
         more: dict[str, Any] = {"noise multipliers": noise} if noise else {}
-        if joins_unattacked(self.case.build(), prepared.public):
+        built = self.case.build()
+        if isinstance(built, _STATEFUL) or joins_unattacked(built, prepared.public):
             more[LATE] = "not attacked"
         if noise.get(DDP) is not None:
             clients = self.settings.clients

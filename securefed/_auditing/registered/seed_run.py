@@ -109,6 +109,7 @@ class SeedRun(AttackedViews):
         self.name, self.case, self.settings, self.seed, self.first = name, case, settings, seed, first
         self.prepared, self.result = prepared, SeedResult(names=settings.columns(prepared.public.features))
         self.attacker = self._new_attacker()
+        self.implied = {}
         self._runs: dict[tuple[str, str], Result] = {}
         self._absence: dict[str, Attacker] = {}
 

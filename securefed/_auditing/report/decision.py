@@ -28,7 +28,7 @@ from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.pooled_sentence import pooled
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, secret_title, short
 from securefed._auditing.report.selections import PLAIN, alone, strongest, worst
-from securefed._auditing.report.untested_rows import with_untested
+from securefed._auditing.report.untested_rows import people_untested, with_untested
 from securefed.attacks._active.chosen_broadcasts import active_attacks
 from securefed.attacks.views import ACTIVE_SERVER
 
@@ -65,7 +65,7 @@ def decision(report: AuditResult) -> str:
         said = f"With {cut}: {said[0].lower()}{said[1:]}"
     # A sentence on what was found names what was not tested: rows of one client, and of all together.
     said = with_untested(report, said, CLIENT)
-    told, parts = told_rows(report), [said, with_untested(report, pooled(report), FEDERATION)]
+    told, parts = told_rows(report), [said, with_untested(report, pooled(report), FEDERATION), people_untested(report)]
     # rows that can be told are the worst finding where no other was made, and begin the conclusion
     first = report.membership and not any(cell.verdict.word in FOUND for cell in report.cells)
     parts.insert(0 if first else len(parts), told)

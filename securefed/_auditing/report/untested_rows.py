@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from typing import Final
 
+from securefed._auditing.alerts.alert import COMBINATION, DOMINATED, RARE_CATEGORY, SMALL_CLASS
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.report.report_words import listed, secret_title
 from securefed._auditing.report.selections import PLAIN
+from securefed.attacks.views import SUM_ONLY
 
 _CLAUSES: Final = {True: "a client's rows were not tested", False: "rows of all clients together were not tested"}
 """By whether the sentence is about one client."""
 _SECRETS: Final = {True: ("samples", "server"), False: ("pooled samples", "sum only")}
 """By the same, the secret that rows are, and the view in which the reason is looked for."""
+_IN_SUMS: Final = frozenset({RARE_CATEGORY, COMBINATION, SMALL_CLASS, DOMINATED})
+"""Alerts on people who stand in sums over all clients."""
+_PEOPLE: Final = (
+    "The few people whom the alerts name were not looked for in the sums: a summed update may show their label, their "
+    "row or the mean of them."
+)
 _LEFT: Final = "no more than the accepted leak is left"
 _LEFT_OF: Final = "no more than the accepted leak of a client's {secrets} is left"
 
@@ -49,6 +57,14 @@ def untested(report: AuditResult, owner: str) -> str | None:
     begins = [f"{view}, {pooled}{attack}: " for attack in ("training/rows", "text/spans")]
     reasons = [line.removeprefix(one) for one in begins for line in report.skipped if line.startswith(one)]
     return f": {reasons[0]}" if reasons else ""
+
+
+def people_untested(report: AuditResult) -> str:
+    """Say that the few people whom alerts name were not looked for in the sums of a training loop; else empty."""
+    few = any(alert.kind in _IN_SUMS for alert in report.alerts)
+    summed = any(cell.view == SUM_ONLY for cell in report.cells) or any(SUM_ONLY in line for line in report.skipped)
+    read = any(cell.secret == "people" for cell in report.cells)
+    return _PEOPLE if few and summed and not read and _of_training(report) else ""
 
 
 def _tested(report: AuditResult) -> str:
