@@ -18,7 +18,7 @@ from securefed._tensors import Array, Layout, Ring, is_torch, real_array
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError, DataError, RangeRefused
-from securefed.parties._defense_json import changes_updates, power_of_two
+from securefed.parties._defense_json import power_of_two, weighs_alike
 from securefed.parties._precision import check_representable
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
@@ -135,7 +135,7 @@ def _simulate(
             )
     given = _weights(weights, len(arrays))
     alike = given is None or len(set(given.tolist())) == 1  # equal weights need not be summed
-    if not alike and changes_updates(chosen):
+    if not alike and weighs_alike(chosen):
         raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
     # one round, which is not repeated where it is void, without a model to start from
     terms = SumTerms.like(

@@ -242,8 +242,8 @@ class OpenExchange:
         return upload in stages and self.stage in stages[stages.index(upload) + 1 :]
 
     @property
-    def named(self) -> tuple[ClientId, ...]:
-        """The clients that were asked to open the sum, and remember it whether or not it was opened; empty before."""
+    def named(self) -> tuple[tuple[ClientId, ...], ...]:
+        """By sum, the clients that were asked to open it, and remember it whether or not it was opened."""
         return self._protocol.server_names(self._state) if isinstance(self._protocol, SupportsReleases) else ()
 
     def freeze(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -364,6 +364,7 @@ class OpenExchange:
             self.prepared = protocol.server_carry(self._state, replies)
         if some_client_out(aggregate.total, plan):
             raise ClientOut(aggregate.survivors)
+        self.refusals |= aggregate.left_out
         announced = protocol.announce(aggregate) if isinstance(protocol, SupportsVerification) else {}
         # the plan of any exchange of this kind, without this one's number
         return ExchangeResult(self._record(aggregate), replace(plan, exchange=None), self.refusals, announced)
@@ -383,6 +384,7 @@ class OpenExchange:
             total=total,
             released=defense.release(total, session.plan),
             distortion=defense.distortion(session.plan, aggregate.count),
+            groups=aggregate.groups,
         )
         if self.log.keep:
             self.log.transcript.records.append(record)

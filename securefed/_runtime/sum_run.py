@@ -150,7 +150,8 @@ class SumRun:
     def completed(self, exchange: OpenExchange, summed: ExchangeResult) -> None:
         """Note that an attempt gave a sum."""
         self._prepared = exchange.prepared
-        self._so_far = self._so_far.with_sum(summed.record.survivors)
+        for parties in summed.record.sums:
+            self._so_far = self._so_far.with_sum(parties)
 
     def failed(self, pending: PendingSum, exchange: OpenExchange, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
@@ -172,7 +173,8 @@ class SumRun:
                 doubled as often as it may be.
         """
         self._prepared = exchange.prepared
-        self._so_far = self._so_far.with_sum(exchange.named)
+        for parties in exchange.named:
+            self._so_far = self._so_far.with_sum(parties)
         kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
         pending.void.append(f"{error}; bounds doubled" if doubled else str(error))
         if isinstance(error, ClientOut):

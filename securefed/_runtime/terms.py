@@ -21,6 +21,7 @@ from securefed._public import Public
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_selection import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
+from securefed._runtime.grouped_checks import check_grouped
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import check_evaluation, check_secret_cohorts
@@ -31,7 +32,7 @@ from securefed.algorithms._base import Algorithm
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
-from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.defenses._grouped_sums import masking_in
 from securefed.errors import DataError
 
 
@@ -92,6 +93,7 @@ class Terms(SumFacts):
         reveals = check_reveal(algorithm, layer, reveal)
         schema = MessageSchema.of(algorithm, public)
         check_sampling(layer, public.cohort, public.clients, chosen=bool(revealed_scalars(algorithm)))
+        check_grouped(layer, algorithm, public)
         check_secret_cohorts(layer, algorithm, public)
         if reveals or evaluate_every:
             plan = layer.plan(schema.layouts[TRAIN], public.cohort)
@@ -181,8 +183,8 @@ class Terms(SumFacts):
 
 def rule_of(defense: Defense) -> SumRule:
     """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
-    least = defense.aggregation.survivor_change if isinstance(defense.aggregation, SecureAggregation) else 1
-    return SumRule(least_block=least)
+    masking = masking_in(defense.aggregation)
+    return SumRule(least_block=1 if masking is None else masking.survivor_change)
 
 
 def new_run() -> str:

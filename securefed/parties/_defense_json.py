@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed.defenses._base import Aggregation, ChainStage, Defense, Transform
+from securefed.defenses._grouped_sums import Grouped
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.errors import ConfigError, DataError
@@ -45,6 +46,12 @@ def changes_updates(defense: Defense) -> bool:
     return any(transform.stage < ChainStage.ENCODE for transform in defense.transforms)
 
 
+def weighs_alike(defense: Defense) -> bool:
+    """Tell whether all clients weigh the same and send no metrics: the defence changes updates, or their sum."""
+    aggregation = defense.aggregation
+    return changes_updates(defense) or (isinstance(aggregation, Grouped) and aggregation.robust)
+
+
 def clips(defense: Defense) -> bool:
     """Tell whether a defence clips contributions."""
     return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
@@ -59,6 +66,7 @@ _CLASSES: Final = {
     "ClipEach": f"{_PRIVACY}.clip",
     "DistributedNoise": f"{_PRIVACY}.distributed",
     "FixedSizeSampling": f"{_PRIVACY}.accountant",
+    "Grouped": "securefed.defenses._grouped_sums.grouped",
     "Paillier": "securefed.defenses._homomorphic.paillier_protocol",
     "Plain": "securefed.defenses._plain",
     "PoissonCohort": f"{_PRIVACY}.poisson_sampling",

@@ -23,6 +23,7 @@ from securefed._runtime.sum_memory import SumRule
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
+from securefed.defenses._grouped_sums import masking_in
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError, TooFewSurvivors
 
@@ -194,9 +195,10 @@ def _default_block(terms: GuardedTerms) -> int:
 
 
 def _masks(defense: Defense) -> bool:
-    return isinstance(defense.aggregation, SecureAggregation)
+    return masking_in(defense.aggregation) is not None
 
 
 def _masking(defense: Defense) -> SecureAggregation:
-    assert isinstance(defense.aggregation, SecureAggregation)
-    return defense.aggregation
+    masking = masking_in(defense.aggregation)
+    assert masking is not None
+    return masking
