@@ -68,8 +68,6 @@ def exposed(clients: int, size: int, threshold: int, colluders: int) -> float:
         threshold: t.
         colluders: clients that collude, chosen before the draw.
     """
-    others = size - 1
-    draws = (
-        math.comb(colluders, k) * math.comb(clients - 1 - colluders, others - k) for k in range(threshold - 1, size)
-    )
+    others, honest = size - 1, clients - 1 - colluders
+    draws = (math.comb(colluders, k) * math.comb(honest, others - k) for k in range(threshold - 1, size))
     return sum(draws) / math.comb(clients - 1, others)

@@ -208,11 +208,11 @@ class Grouped(Aggregation):
         few = min(own[0], clients - 1)
         chance = exposed(clients, own[0], least, few)
         cost = (
-            f"{clients} clients are in {self.groups} groups of {' or '.join(map(str, own))}, and the server sees the sum of "
-            f"each, over {least} clients or more; one sum of all would be over {clients // 2 + 1} or more.",
-            f"Clients that collude subtract their own from their group's sum: {least - 1} others in a sum of {least} leave "
-            f"one contribution. {few} colluders, chosen before the groups are drawn, are so many in a given client's group "
-            f"of {own[0]} with probability {chance:.2g}.",
+            f"{clients} clients are in {self.groups} groups of {' or '.join(map(str, own))}, and the server sees the sum "
+            f"of each, over {least} clients or more; one sum of all would be over {clients // 2 + 1} or more.",
+            f"Clients that collude subtract their own from their group's sum: {least - 1} others in a sum of {least} "
+            f"leave one contribution. {few} colluders, chosen before the groups are drawn, are so many in a given "
+            f"client's group of {own[0]} with probability {chance:.2g}.",
             _DRAWN_BY_KEYS if self.masking.active else _DRAWN_BY_RUN,
             "One bit a group shows the server whether a client of it sat out.",
         )
@@ -221,10 +221,10 @@ class Grouped(Aggregation):
         return (
             *cost,
             f"The sum is the number of clients times {ESTIMATORS[self.aggregator].words} of the group means. It stands "
-            f"{self.liars} group{'s' * (self.liars > 1)} with a liar, and one liar spoils its whole group. The stated error "
-            "is that of the group means; the estimate is biased where honest clients differ.",
-            f"Up to {self.groups - self.needed} groups that are void, noise or out of range are left out and named; with "
-            f"fewer than {self.needed} left the round is void.",
+            f"{self.liars} group{'s' * (self.liars > 1)} with a liar, and one liar spoils its whole group. The stated "
+            "error is that of the group means; the estimate is biased where honest clients differ.",
+            f"Up to {self.groups - self.needed} groups that are void, noise or out of range are left out and named; "
+            f"with fewer than {self.needed} left the round is void.",
         )
 
     def session_of(self, session: Session, group: int) -> Session | None:

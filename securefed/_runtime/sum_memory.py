@@ -58,8 +58,8 @@ REFUSAL: Final = (
 """The text of every refusal: it is the same for every client, rule and cause, so that it tells nothing of them."""
 GROUP: Final = (
     "this client's data were summed in another group of clients, and groups stay the same for the same data, as chance "
-    "would put it among colluding clients one day; use the identities and the number of groups of the first sum, or its "
-    "operator declares new data (securefed ledger changed)"
+    "would put it among colluding clients one day; use the identities and the number of groups of the first sum, or "
+    "its operator declares new data (securefed ledger changed)"
 )
 """The text of a refusal of another group, which follows from public identities."""
 FULL: Final = (
