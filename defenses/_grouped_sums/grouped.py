@@ -70,7 +70,8 @@ class Grouped(Aggregation):
           of a group whose neighbours are close to it; the geometric median is at most a multiple of the honest means'
           spread away from them (the multiple grows towards f = G / 2).
         - A group that is void, in which a client sat out, or whose sum is larger than its clients may send, is left out
-          and named, while as many groups are left as f asks for; else the exchange is void.
+          and named, while as many groups count as f asks for, or all but f (a liar may do that to its group). Noise in
+          more than f groups, or too few groups that count, make the exchange void.
         - The groups are the same in all exchanges of a run and, with identities, in all runs of the same clients; a
           client's ledger refuses another group for the same data.
     Not guaranteed:
@@ -129,7 +130,7 @@ class Grouped(Aggregation):
             return
         if not self.liars:
             raise ConfigError(f"{self.aggregator} is set for liars=1 or more; for none take aggregator='mean', liars=0")
-        if (needed := self.needed) > self.groups:
+        if (needed := ESTIMATORS[self.aggregator].needs(self.liars)) > self.groups:
             raise ConfigError(
                 f"{self.aggregator} needs {needed} groups for liars={self.liars}, and groups={self.groups}; give "
                 f"groups={needed} or more"
@@ -141,8 +142,14 @@ class Grouped(Aggregation):
 
     @property
     def needed(self) -> int:
-        """Fewest groups that an exchange needs; the mean needs all."""
-        return self.groups if self.aggregator == _MEAN else ESTIMATORS[self.aggregator].needs(self.liars)
+        """Fewest groups that must count: as many as f asks for, or all but f; the mean needs all."""
+        if self.aggregator == _MEAN:
+            return self.groups
+        return min(ESTIMATORS[self.aggregator].needs(self.liars), self.groups - self.liars)
+
+    def _liars_of(self, groups: int) -> int:
+        """Return the number of groups with a liar that the estimator stands where so many groups count."""
+        return max(f for f in range(self.liars + 1) if ESTIMATORS[self.aggregator].needs(f) <= groups)
 
     @property
     def robust(self) -> bool:
@@ -208,8 +215,8 @@ class Grouped(Aggregation):
         few = min(own[0], clients - 1)
         chance = exposed(clients, own[0], least, few)
         cost = (
-            f"{clients} clients are in {self.groups} groups of {' or '.join(map(str, own))}, and the server sees the sum "
-            f"of each, over {least} clients or more; one sum of all would be over {clients // 2 + 1} or more.",
+            f"{clients} clients are in {self.groups} groups of {' or '.join(map(str, own))}, and the server sees the "
+            f"sum of each, over {least} clients or more; one sum of all would be over {clients // 2 + 1} or more.",
             f"Clients that collude subtract their own from their group's sum: {least - 1} others in a sum of {least} "
             f"leave one contribution. {few} colluders, chosen before the groups are drawn, are so many in a given "
             f"client's group of {own[0]} with probability {chance:.2g}.",
@@ -223,8 +230,9 @@ class Grouped(Aggregation):
             f"The sum is the number of clients times {ESTIMATORS[self.aggregator].words} of the group means. It stands "
             f"{self.liars} group{'s' * (self.liars > 1)} with a liar, and one liar spoils its whole group. The stated "
             "error is that of the group means; the estimate is biased where honest clients differ.",
-            f"Up to {self.groups - self.needed} groups that are void, noise or out of range are left out and named; "
-            f"with fewer than {self.needed} left the round is void.",
+            f"Groups that are void, noise (of {self.liars} at most) or out of range are left out and named; where only "
+            f"the {self.needed} groups that must count are left, they stand "
+            f"{self._liars_of(self.needed)} with a liar. With fewer the round is void.",
         )
 
     def session_of(self, session: Session, group: int) -> Session | None:
@@ -301,7 +309,6 @@ class Grouped(Aggregation):
         Raises:
             MessageRefused: as `SecureAggregation.server_step`.
             TooFewSurvivors: too few groups are left.
-            ClientOut: too few groups are left, as clients sat out of others.
         """
         return sums.step(state, replies, self.masking.server_step)
 

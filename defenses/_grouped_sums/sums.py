@@ -1,13 +1,17 @@
 """The server of a grouped sum: one exchange of secure aggregation for each group, side by side, and their estimate.
 
 All groups are at the same stage. A group whose exchange fails (too few clients, a share that was falsified) is void:
-its clients are asked nothing more, and the other groups go on while they are as many as the estimator needs. At the end
-the server holds the sums of the groups that are left, and estimates from those that count:
+its clients are asked nothing more, and the other groups go on. At the end the server holds the sums of the groups that
+are left, and estimates from those that count. With G groups, of which the estimator is to stand f with a liar:
 
-    a sum counts unless       it is noise, because a client of the group sat out (the plan's indicator shows it), or an
-                              entry is larger than the group's clients may send together, so that one of them lies
-    estimate                  n_g clients of group g are in the sum S_g; m_g = S_g / n_g; with N = sum_g n_g over the
-                              groups that count, the total is round(N estimate(m_1, ..., m_G')), integers as S_g are
+    a sum counts unless   it is noise, because a client of the group sat out (the plan's indicator shows it), or an
+                          entry is larger than the group's clients may send together, so that one of them lies
+    enough count          as many as the estimator needs for f, or all but f: a liar may make its own group void, noise
+                          or out of range, which is no worse than an unknown lie. The estimator is then set for as many
+                          liars as the groups that count allow, f at most
+    noise                 in more than f groups, the exchange is void: bounds are too small, and are doubled
+    estimate              n_g clients of group g are in the sum S_g; m_g = S_g / n_g; with N = sum_g n_g over the groups
+                          that count, the total is round(N estimate(m_1, ..., m_G')), integers as S_g are
 
 The plain mean needs every group, and its total is sum_g S_g, exactly. Which sums counted, and why others did not,
 stands beside the total (`Aggregate.groups`, `Aggregate.left_out`).
@@ -26,10 +30,17 @@ from securefed._persistence.packing import local
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import Outgoing
 from securefed.defenses._grouped_sums.robust import ESTIMATORS, robust_mean
-from securefed.defenses._plan import INDICATOR, GroupingPlan, Plan, Session, some_client_out, without_indicator
+from securefed.defenses._plan import (
+    GroupingPlan,
+    Plan,
+    Session,
+    some_client_out,
+    without_indicator,
+    without_indicator_tensor,
+)
 from securefed.defenses._secure_aggregation import masking_server
 from securefed.defenses._secure_aggregation.session import MaskingServer, ServerStep
-from securefed.errors import ClientOut, ContradictionError, MessageRefused, TooFewSurvivors
+from securefed.errors import ContradictionError, MessageRefused, TooFewSurvivors
 
 Replies = Mapping[PartyId, Message]
 InnerStep = Callable[[MaskingServer, Replies], ServerStep | Aggregate]
@@ -117,7 +128,6 @@ def step(state: GroupedServer, replies: Replies, inner: InnerStep) -> tuple[Grou
     Raises:
         MessageRefused: a reply is to be dropped, and the step repeated.
         TooFewSurvivors: too few groups are left for the estimator.
-        ClientOut: too few groups are left, and clients sat out of others.
     """
     for client in replies:
         state.group_of(client)
@@ -151,25 +161,25 @@ def step(state: GroupedServer, replies: Replies, inner: InnerStep) -> tuple[Grou
 def combined(state: GroupedServer, sums: Mapping[int, Aggregate]) -> Aggregate:
     """Estimate the total of all clients from the sums of the groups.
 
+    Where clients of more groups sat out than may be left out, the total is the sum of all, whose indicator shows that.
+
     Raises:
-        TooFewSurvivors, ClientOut: as `step`.
+        TooFewSurvivors: as `step`.
     """
     plan = state.plan
     reasons = {number: _why_not(summed, plan) for number, summed in sums.items()}
     counted = {number: summed for number, summed in sums.items() if not reasons[number]}
-    if len(counted) < grouping_of(plan).needed:
-        if any(some_client_out(summed.total, plan) for summed in sums.values()):
-            raise ClientOut(tuple(sorted(c for summed in sums.values() for c in summed.survivors)))
-        _enough(replace(state, void={**state.void, **{n: why for n, why in reasons.items() if why}}), len(counted))
-    survivors = tuple(sorted(client for summed in counted.values() for client in summed.survivors))
-    groups = tuple(GroupSum(s.survivors, _shown(s.total), number in counted) for number, s in sums.items())
+    noise = sum(some_client_out(summed.total, plan) for summed in sums.values())
+    if noise > grouping_of(plan).liars:
+        return Aggregate(_plain_sum(plan, list(sums.values())), _survivors(sums), {}, _shown(sums, counted))
     left_out = {**state.void, **{number: why for number, why in reasons.items() if why}}
+    _enough(replace(state, void=left_out), len(counted))
     named = {
         client: f"its group of clients {', '.join(map(str, state.cohorts[number]))} is left out: {why}"
         for number, why in left_out.items()
         for client in state.cohorts[number]
     }
-    return Aggregate(_total(plan, list(counted.values())), survivors, {}, groups, named)
+    return Aggregate(_total(plan, list(counted.values())), _survivors(counted), {}, _shown(sums, counted), named)
 
 
 def _with(state: GroupedServer, changed: Mapping[int, MaskingServer]) -> GroupedServer:
@@ -203,18 +213,29 @@ def _why_not(summed: Aggregate, plan: Plan) -> str:
     return ""
 
 
-def _shown(total: Tensors) -> Tensors:
-    return {name: value for name, value in total.items() if name != INDICATOR}
+def _survivors(sums: Mapping[int, Aggregate]) -> tuple[ClientId, ...]:
+    return tuple(sorted(client for summed in sums.values() for client in summed.survivors))
+
+
+def _shown(sums: Mapping[int, Aggregate], counted: Mapping[int, Aggregate]) -> tuple[GroupSum, ...]:
+    """Return the sums for the server's record, without the indicator."""
+    return tuple(GroupSum(s.survivors, without_indicator_tensor(s.total), g in counted) for g, s in sums.items())
+
+
+def _plain_sum(plan: Plan, sums: Sequence[Aggregate]) -> dict[str, Array]:
+    """Add the sums, exact in the ring."""
+    return {t.name: sum((s.total[t.name] for s in sums), np.zeros(t.shape, np.int64)) for t in plan.tensors}
 
 
 def _total(plan: Plan, sums: Sequence[Aggregate]) -> dict[str, Array]:
     """Return N times the estimate as integers, and an indicator of zeros."""
     grouping, count = grouping_of(plan), sum(summed.count for summed in sums)
-    if grouping.aggregator not in ESTIMATORS:  # the plain sum, exact in the ring
-        return {t.name: sum((s.total[t.name] for s in sums), np.zeros(t.shape, np.int64)) for t in plan.tensors}
+    if grouping.aggregator not in ESTIMATORS:
+        return _plain_sum(plan, sums)
     tensors = without_indicator(plan).tensors
     units = [np.concatenate([s.total[t.name].reshape(-1) * (t.step / s.count) for t in tensors]) for s in sums]
-    estimate = robust_mean(np.stack(units), grouping.aggregator, grouping.liars)
+    liars = max(f for f in range(grouping.liars + 1) if ESTIMATORS[grouping.aggregator].needs(f) <= len(sums))
+    estimate = robust_mean(np.stack(units), grouping.aggregator, liars)
     total, at = {t.name: np.zeros(t.shape, np.int64) for t in plan.tensors}, 0
     for tensor in tensors:
         part = estimate[at : at + tensor.size].reshape(tensor.shape)
