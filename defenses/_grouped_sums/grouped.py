@@ -99,7 +99,7 @@ class Grouped(Aggregation):
     def __post_init__(self) -> None:
         if not isinstance(self.masking, SecureAggregation):
             raise ConfigError(
-                f"grouped() takes secure_aggregation(...), not {self.masking!r}; transforms stand before it: "
+                f"the sums of groups are masked, and this is {self.masking!r}; give transforms before the groups, as in "
                 "chain(clip(1.0), grouped(secure_aggregation(), groups=5))"
             )
         check_integer("groups", self.groups, 1)
@@ -113,12 +113,12 @@ class Grouped(Aggregation):
         for name in ("pipelined", "verify"):
             if getattr(self.masking, name):
                 raise ConfigError(
-                    f"grouped() makes its groups' sums without {name}=True, which is one exchange's; leave it out of "
+                    f"{name}=True is for one sum of all clients, and groups make several; give {name}=False to "
                     "secure_aggregation"
                 )
         if self.masking.graph != "complete":
             raise ConfigError(
-                f"groups are small, and graph={self.masking.graph!r} is for many clients; leave it out of "
+                f"groups are small, and graph={self.masking.graph!r} is for many clients; give graph='complete' to "
                 "secure_aggregation"
             )
 
@@ -185,19 +185,20 @@ class Grouped(Aggregation):
         if plan.clients < _SMALLEST_GROUP * self.groups:
             raise PlanError(
                 f"{plan.clients} clients in {self.groups} groups leave a group of fewer than {_SMALLEST_GROUP}, whose "
-                f"sum hides too little; plan for at least {_SMALLEST_GROUP * self.groups} clients, or fewer groups"
+                f"sum hides too little; plan for at least {_SMALLEST_GROUP * self.groups} clients, or give "
+                f"groups={max(plan.clients // _SMALLEST_GROUP, 1)} or fewer"
             )
         if plan.noised or plan.sampling_rate != 1.0:
             raise PlanError(
-                f"{plan.defense} adds noise that is sized for one sum of all clients, and grouped() makes several; "
-                "take secure_aggregation() without groups under noise, or groups without noise"
+                f"{plan.defense} adds noise that is sized for one sum of all clients, and groups make several; under "
+                "noise take secure_aggregation() without groups"
             )
         known = self.masking.identities
         if known is not None and set(known.public) != set(range(plan.clients)):
             raise PlanError(
                 f"groups are drawn from the identities of all {plan.clients} planned clients, and there are "
-                f"{len(known.public)}; give those of clients 0 to {plan.clients - 1}, and plan for all of them in "
-                "every sum"
+                f"{len(known.public)}; give identities=Identities(...) of the clients 0 to {plan.clients - 1}, all of "
+                "which every sum is planned for"
             )
 
     @staticmethod

@@ -27,7 +27,7 @@ def check_grouped(defense: Defense, algorithm: Algorithm[Any, Any], public: Publ
         raise ConfigError(
             f"{type(algorithm).__name__} keeps running sums or duals that follow from the exact sum of all survivors, "
             f"and {grouped} gives a robust mean in its place; take secure_aggregation() without groups, or an "
-            "algorithm that begins anew from each sum, such as FedAvg"
+            "algorithm that begins anew from each sum, such as FedAvg(...)"
         )
     check_cohort(defense, public.cohort, public.clients)
 
@@ -36,6 +36,6 @@ def check_cohort(defense: Defense, cohort: int, clients: int) -> None:
     """Raise `ConfigError` where groups are to be drawn over fewer clients than the run has."""
     if isinstance(defense.aggregation, Grouped) and cohort != clients:
         raise ConfigError(
-            f"groups are drawn over all {clients} clients of a run, and cohort={cohort} are planned for a sum; leave "
-            "cohort out, so that all are"
+            f"groups are drawn over all {clients} clients of a run, and cohort={cohort} are planned for a sum; give "
+            f"cohort={clients}"
         )

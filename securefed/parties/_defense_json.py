@@ -52,6 +52,15 @@ def weighs_alike(defense: Defense) -> bool:
     return changes_updates(defense) or (isinstance(aggregation, Grouped) and aggregation.robust)
 
 
+def check_alike(defense: Defense, *, beside: bool) -> None:
+    """Raise `ConfigError` where weights or metrics travel beside an update that the defence changes."""
+    if beside and weighs_alike(defense):
+        raise ConfigError(
+            f"{defense.name} sparsifies, clips, noises or takes a robust mean of all that a client contributes, so "
+            "that weights and metrics cannot travel beside the update; leave largest_weight and metrics out"
+        )
+
+
 def clips(defense: Defense) -> bool:
     """Tell whether a defence clips contributions."""
     return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)

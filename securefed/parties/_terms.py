@@ -39,11 +39,11 @@ from securefed.parties._answer_time import LONGEST as LONGEST_WAIT
 from securefed.parties._answer_time import declared
 from securefed.parties._defense_json import (
     changes_updates,
+    check_alike,
     clips,
     defense_from_json,
     defense_to_json,
     power_of_two,
-    weighs_alike,
     with_plain_numbers,
     with_tuples,
 )
@@ -128,8 +128,7 @@ class SumTerms:
             raise ConfigError("differences are taken from a base; leave base=True")
         self.budget()  # raises ConfigError now, and not when the server starts
         check_cohort(self.defense, self.cohort, self.clients)
-        if weighs_alike(self.defense):
-            self._check_alike()
+        check_alike(self.defense, beside=self.weighted or bool(self.metrics))
         if changes_updates(self.defense):
             self._check_alone()
         self.plan  # noqa: B018 - raises PlanError now, and not at the first message
@@ -159,15 +158,6 @@ class SumTerms:
             check_positive(f"the bound of metric {name!r}", bound)
         as_plain(self, int, "clients", "cohort", "max_void", "rounds")
         as_plain(self, float, "largest_weight", "epsilon", "answer_after")
-
-    def _check_alike(self) -> None:
-        """Raise `ConfigError` where weights or metrics travel beside an update that the defence changes."""
-        if self.weighted or self.metrics:
-            raise ConfigError(
-                f"{self.defense.name} sparsifies, clips, noises or takes a robust mean of all that a client "
-                "contributes, so that weights and metrics cannot travel beside the update; leave largest_weight and "
-                "metrics out"
-            )
 
     def _check_alone(self) -> None:
         """Raise `ConfigError` where integers travel in an update that the defence changes."""
