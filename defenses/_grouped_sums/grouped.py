@@ -99,8 +99,8 @@ class Grouped(Aggregation):
     def __post_init__(self) -> None:
         if not isinstance(self.masking, SecureAggregation):
             raise ConfigError(
-                f"the sums of groups are masked, and this is {self.masking!r}; give transforms before the groups, as in "
-                "chain(clip(1.0), grouped(secure_aggregation(), groups=5))"
+                f"the sums of groups are masked, and this is {self.masking!r}; give transforms before the groups, as "
+                "in chain(clip(1.0), grouped(secure_aggregation(), groups=5))"
             )
         check_integer("groups", self.groups, 1)
         check_choice("aggregator", self.aggregator, (_MEAN, *ESTIMATORS))
@@ -113,8 +113,8 @@ class Grouped(Aggregation):
         for name in ("pipelined", "verify"):
             if getattr(self.masking, name):
                 raise ConfigError(
-                    f"{name}=True is for one sum of all clients, and groups make several; give {name}=False to "
-                    "secure_aggregation"
+                    f"{name}=True is for one sum of all clients, and groups make several; give "
+                    "pipelined=False and verify=False to secure_aggregation"
                 )
         if self.masking.graph != "complete":
             raise ConfigError(
@@ -191,7 +191,7 @@ class Grouped(Aggregation):
         if plan.noised or plan.sampling_rate != 1.0:
             raise PlanError(
                 f"{plan.defense} adds noise that is sized for one sum of all clients, and groups make several; under "
-                "noise take secure_aggregation() without groups"
+                "noise take `secure_aggregation()` without groups"
             )
         known = self.masking.identities
         if known is not None and set(known.public) != set(range(plan.clients)):

@@ -26,8 +26,8 @@ def check_grouped(defense: Defense, algorithm: Algorithm[Any, Any], public: Publ
     if grouped.robust and (algorithm.exact_sums or algorithm.needs_outcome):
         raise ConfigError(
             f"{type(algorithm).__name__} keeps running sums or duals that follow from the exact sum of all survivors, "
-            f"and {grouped} gives a robust mean in its place; take secure_aggregation() without groups, or an "
-            "algorithm that begins anew from each sum, such as FedAvg(...)"
+            f"and {grouped} gives a robust mean in its place; take `secure_aggregation()` without groups, or "
+            "an algorithm that begins anew from each sum, such as FedAvg(...)"
         )
     check_cohort(defense, public.cohort, public.clients)
 

@@ -23,6 +23,10 @@ def five(masking: Any = None, **more: Any) -> Any:
     return grouped(masking or secure_aggregation(), **{"groups": 5} | more)
 
 
+def known(clients: int) -> Any:
+    return secure_aggregation(identities=Identities.generate(clients))
+
+
 def planned(defense: Any, clients: int = N) -> object:
     return chain(defense).plan(LAYOUT, clients)
 
@@ -44,9 +48,9 @@ TABLE: dict[str, Followed] = {
     ),
     "a pipelined group": Followed(
         GROUPED,
-        "is for one sum of all clients, and groups make several; give",
+        "is for one sum of all clients, and groups make several",
         lambda _: five(secure_aggregation(pipelined=True)),
-        lambda message, _: planned(five(secure_aggregation(**arguments(r"give (pipelined=False) to", message)))),
+        lambda message, _: planned(five(secure_aggregation(**arguments(r"give (pipelined=False) and", message)))),
     ),
     "a sparse group": Followed(
         GROUPED,
@@ -91,13 +95,13 @@ TABLE: dict[str, Followed] = {
         "adds noise that is sized for one sum",
         lambda _: chain(clip(1.0), gaussian(1.0), five()).plan(LAYOUT, N),
         lambda message, _: chain(
-            clip(1.0), gaussian(1.0), evaluated(r"noise take (secure_aggregation\(\)) without groups", message)
+            clip(1.0), gaussian(1.0), evaluated(r"noise take `(secure_aggregation\(\))` without groups", message)
         ).plan(LAYOUT, N),
     ),
     "identities of other clients than planned": Followed(
         GROUPED,
         "groups are drawn from the identities of all",
-        lambda _: planned(five(secure_aggregation(identities=Identities.generate(16)))),
+        lambda _: planned(five(known(16))),
         lambda message, _: planned(
             five(
                 secure_aggregation(
@@ -111,7 +115,7 @@ TABLE: dict[str, Followed] = {
         "keeps running sums or duals",
         lambda _: run_of(make("optimization/scaffold"), five()),
         lambda message, _: (
-            run_of(make("optimization/scaffold"), evaluated(r"take (secure_aggregation\(\)) without", message)),
+            run_of(make("optimization/scaffold"), evaluated(r"take `(secure_aggregation\(\))` without", message)),
             run_of(evaluated(r"such as (\w+)\(\.\.\.\)$", message)(learning_rate=0.1), five()),
         ),
     ),
