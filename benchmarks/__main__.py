@@ -29,6 +29,7 @@ NAMES = (
     "lattice",
     "ssi_reconstruction",
     "cohort",
+    "robust_means",
     "faps_memory",
     "attacks_batch",
     "attacks_labels",

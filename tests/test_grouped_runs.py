@@ -12,8 +12,8 @@ from securefed import Dataset, DataUsage, Federation, Ledger, Limits, Public, Ru
 from securefed import _catalogue as catalogue
 from securefed._runtime.grouped_checks import check_grouped
 from securefed._runtime.sum_memory import GROUP, REFUSAL, SumMemory
-from securefed.algorithms import FedAvg
-from securefed.attacks import views
+from securefed.algorithms import SSI, FedAvg
+from securefed.attacks import Target, views
 from securefed.defenses import Identities, chain, clip, grouped, secure_aggregation
 from securefed.defenses._grouped_sums.drawing import groups_of
 from securefed.errors import ConfigError, RoundVoid
@@ -264,3 +264,16 @@ def test_views_hold_the_sums_of_groups_and_a_saved_transcript_keeps_them(tmp_pat
         for name, step in record.step.items():
             np.testing.assert_array_equal(alone.message[name], transcript.contributions[record.round, 3][name] * step)
         assert views.collusion(transcript, 3, set(range(FEW)) - own).rounds[0].members == frozenset(own)
+
+
+def test_the_audit_s_attack_reads_a_group_and_with_its_other_clients_the_target() -> None:
+    """What groups cost: the same attack finds the sum over all clients without groups (`benchmarks.pages.group_sums`)."""
+    method, public = SSI(rank=2, tolerance=0.0), Public.of(DATA)
+    found = Federation(method, DATA, chain(grouped(secure_aggregation(), groups=5)), seed=1).run(4).transcript
+    own = next(set(members) for members in found.records[0].sums if 3 in members)
+    for colluding in (set(), own - {3}):
+        view = views.collusion(found, 3, colluding)
+        attack = catalogue.attacks.make("gram/power")
+        value = attack.run(view, Target(method, public), np.random.default_rng(0)).value
+        expected = sum(DATA[client].x.T @ DATA[client].x for client in own - colluding)
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
