@@ -1,10 +1,10 @@
 """What a server reads of one client from the sum of its group: `python -m benchmarks.pages.group_sums`.
 
-Digits dealt to 20 clients with skewed labels, subspace iteration, 12 rounds under `grouped` with 5 groups of 4, and under
-one secure sum. The audit's attack `gram/power` runs on the audit's own views: the sum over all 20, that of the target's
-group, and the latter less what colluding members of the group sent. It reads the Gram matrix of the members of a view
-exactly; the client's own is estimated by its share. Rows hold the relative error of that estimate: the median, the
-lowest and the highest over 3 seeds and 5 targets each.
+Digits dealt to 20 clients with skewed labels, subspace iteration, 12 rounds under `grouped` with 5 groups of 4, and
+under one secure sum. The audit's attack `gram/power` runs on the audit's own views: the sum over all 20, that of the
+target's group, and the latter less what colluding members of the group sent. It reads the Gram matrix of the members of
+a view exactly; the client's own is estimated by its share. Rows hold the relative error of that estimate: the median,
+the lowest and the highest over 3 seeds and 5 targets each.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ def main() -> None:
         data = partition.dirichlet(load("digits").data, CLIENTS, rng, alpha=1.0, minimum=10)
         for setting, error in _errors(data, seed):
             errors.setdefault(setting, []).append(error)
-    rows: list[Row] = [
-        row("error of a client's Gram matrix", name, found, "relative") for name, found in errors.items()
-    ]
+    quantity = "error of a client's Gram matrix"
+    rows: list[Row] = [row(quantity, name, found, "relative") for name, found in errors.items()]
     for r in rows:
         print(f"{r.setting:30} {r.ours:.3g} ({r.spread[0]:.3g} to {r.spread[1]:.3g}), {r.runs} clients")
     print(write("group_sums", rows))
