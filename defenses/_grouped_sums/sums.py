@@ -51,15 +51,15 @@ class GroupedServer:
     """The server's state of a grouped sum between two stages.
 
     Attributes:
+        states: by group, the state of its exchange; of a void group its last one.
         plan: the plan of the whole exchange.
         cohorts: by group, its invited clients.
-        states: by group, the state of its exchange; of a void group its last one.
         void: by number of a void group, the reason.
     """
 
+    states: tuple[MaskingServer | None, ...] = field(repr=False)
     plan: Plan = local()
     cohorts: tuple[tuple[ClientId, ...], ...] = local()
-    states: tuple[MaskingServer | None, ...] = field(repr=False)
     void: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -102,11 +102,11 @@ def open_sums(
             void[number] = f"{invited} of its clients are invited"
             states.append(None)
             continue
-        state, stage, requests = start(session)
-        states.append(state)
+        own, stage, requests = start(session)
+        states.append(own)
         outgoing |= requests
     cohorts = tuple(() if session is None else session.cohort for session in sessions)
-    state = GroupedServer(plan, cohorts, tuple(states), void)
+    state = GroupedServer(tuple(states), plan, cohorts, void)
     _enough(state, len(state.open))
     return state, stage, outgoing
 

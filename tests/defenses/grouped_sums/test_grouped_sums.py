@@ -214,7 +214,7 @@ def test_the_plan_says_what_groups_cost_and_promise() -> None:
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: grouped(paillier(), groups=5), ConfigError, "the sums of groups are masked"),  # type: ignore[arg-type]
     (lambda: grouped(secure_aggregation(pipelined=True), groups=5), ConfigError, "give pipelined=False"),
-    (lambda: grouped(secure_aggregation(verify=True), groups=5), ConfigError, "give verify=False"),
+    (lambda: grouped(secure_aggregation(verify=True), groups=5), ConfigError, "verify=True is for one sum"),
     (lambda: grouped(secure_aggregation(graph="auto", adversarial=0.1, dropouts=0.1), groups=5), ConfigError, "graph="),
     (lambda: grouped(secure_aggregation(), groups=0), ConfigError, "groups"),
     (lambda: grouped(secure_aggregation(), groups=5, aggregator="best"), ConfigError, "aggregator"),  # type: ignore[arg-type]
