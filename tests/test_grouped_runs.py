@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,8 @@ def test_a_statistic_may_be_a_robust_mean(tmp_path: Path) -> None:
     own = {i: {"update": table.summand(np.full((8, 1), 0.25 + 0.5 * (i % 2)))} for i in range(12)}
     result = play(SumServer(terms), {i: SumClient(terms, i) for i in range(12)}, own)
     assert result.survivors == tuple(range(12))
+    with pytest.raises(ConfigError, match="those of its group, 3 in the smallest; give least_parties=3"):
+        replace(terms, least_parties=4)
 
 
 def test_a_server_and_its_clients_freeze_between_any_two_messages(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from securefed._runtime.sum_memory import SumRule
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
-from securefed.defenses._grouped_sums import masking_in
+from securefed.defenses._grouped_sums import Grouped, masking_in
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError, TooFewSurvivors
 
@@ -107,6 +107,11 @@ def check_minima(terms: GuardedTerms) -> None:
                 f"a result is released over {terms.least_parties} parties or more, and these terms plan for "
                 f"{terms.cohort}: with fewer, each learns what the others hold; find more parties, or agree on "
                 "least_parties below"
+            )
+        if (fewest := _smallest_group(terms)) < terms.least_parties:
+            raise ConfigError(
+                f"a result is released over {terms.least_parties} parties or more, and each client of a group counts "
+                f"those of its group, {fewest} in the smallest; give least_parties={fewest}, or fewer groups"
             )
     if terms.least_rows is not None:
         check_integer("least_rows", terms.least_rows, 1)
@@ -192,6 +197,12 @@ def _default_block(terms: GuardedTerms) -> int:
     if terms.base or not _masks(terms.defense) or _masking(terms.defense).identities is None:
         return 1
     return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
+
+
+def _smallest_group(terms: GuardedTerms) -> int:
+    """Return the number of clients of the smallest group; the cohort where one sum is made."""
+    aggregation = terms.defense.aggregation
+    return terms.cohort // (aggregation.groups if isinstance(aggregation, Grouped) else 1)
 
 
 def _masks(defense: Defense) -> bool:

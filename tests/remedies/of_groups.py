@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,12 @@ TABLE: dict[str, Followed] = {
                 )
             )
         ),
+    ),
+    "more least parties than a group has": Followed(
+        "securefed/parties/_guards.py",
+        "each client of a group counts ",
+        lambda _: replace(terms(), least_parties=4),
+        lambda message, _: replace(terms(), **arguments(r"give (least_parties=\d+),", message)),
     ),
     "an algorithm with running sums": Followed(
         CHECKS,
