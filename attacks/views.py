@@ -81,18 +81,20 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
             raise TranscriptError(
                 f"exchange {record.round}: client {target}'s upload is not in the clear; use another view"
             )
-        rounds.append(_observation(transcript, record, following, encoded, frozenset({target})))
+        rounds.append(_observation(transcript, record, following, encoded, frozenset({target}), record.survivors))
     return View(name, target, tuple(rounds), transcript.output)
 
 
 def sum_only(transcript: Transcript, target: ClientId | None) -> View:
     """View of a server that learns sums only.
 
-    Rounds without the target are kept, since sums over changing survivors can be subtracted.
+    Rounds without the target are kept, since sums over changing survivors can be subtracted. Where a round has a sum
+    for each group of clients (`grouped`), the view holds those of the target's group, or of all groups without one.
     """
     rounds = tuple(
-        _observation(transcript, record, following, record.encoded, frozenset(record.survivors))
+        _observation(transcript, record, following, encoded, frozenset(survivors), survivors)
         for record, following in _training(transcript)
+        for encoded, survivors in _sums(record, target)
     )
     return View(SUM_ONLY, target, rounds, transcript.output)
 
@@ -134,18 +136,17 @@ def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[Clie
         raise TranscriptError(f"client {target} cannot be both the target and a colluder")
     rounds = []
     for record, following in _training(transcript):
-        encoded: Mapping[str, Array] = record.encoded
-        colluding_survivors = colluding & set(record.survivors)
-        for client in sorted(colluding_survivors):
-            try:
-                encoded = subtract(encoded, transcript.contributions[record.round, client])
-            except KeyError as error:
-                raise TranscriptError(
-                    f"exchange {record.round}: colluder {client}'s contribution was not kept"
-                ) from error
-        members = frozenset(record.survivors) - colluding_survivors
-        if members:
-            rounds.append(_observation(transcript, record, following, encoded, members))
+        for total, survivors in _sums(record, target):
+            encoded: Tensors = total
+            for client in sorted(colluding & set(survivors)):
+                try:
+                    encoded = subtract(encoded, transcript.contributions[record.round, client])
+                except KeyError as error:
+                    raise TranscriptError(
+                        f"exchange {record.round}: colluder {client}'s contribution was not kept"
+                    ) from error
+            if members := frozenset(survivors) - colluding:
+                rounds.append(_observation(transcript, record, following, encoded, members, survivors))
     return View(f"collusion({len(colluding)})", target, tuple(rounds), transcript.output)
 
 
@@ -239,8 +240,21 @@ def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
     return list(zip(records, following, strict=False))
 
 
+def _sums(record: RoundRecord, target: ClientId | None) -> list[tuple[Tensors, tuple[ClientId, ...]]]:
+    """Return the sums that the server opened, each with its survivors: of the target's group where there are groups."""
+    if not record.groups:
+        return [(record.encoded, record.survivors)]
+    groups = [group for group in record.groups if target is None or target in group.survivors]
+    return [(group.total, group.survivors) for group in groups]
+
+
 def _observation(
-    transcript: Transcript, record: RoundRecord, following: Tensors, encoded: Tensors, members: frozenset[ClientId]
+    transcript: Transcript,
+    record: RoundRecord,
+    following: Tensors,
+    encoded: Tensors,
+    members: frozenset[ClientId],
+    summed: tuple[ClientId, ...],
 ) -> RoundView:
     """Return one round of a view: the members' sum in real units, with what defences did to it.
 
@@ -250,6 +264,7 @@ def _observation(
         following: the broadcast that followed from its sum.
         encoded: the sum over the members, as encoded by the defence.
         members: the clients in that sum.
+        summed: the survivors of the sum that it was made from.
     """
     # The distortion records how defences clipped, scaled (`units`) and noised the contributions.
     message, step, distortion = decode(encoded, record.step), record.step, record.distortion
@@ -259,9 +274,9 @@ def _observation(
         message = {name: np.asarray(value * distortion.units.get(name, 1.0)) for name, value in message.items()}
         step = {name: unit * distortion.units.get(name, 1.0) for name, unit in step.items()}
     # Every survivor adds an equal share of the noise's variance.
-    noise_share = math.sqrt(len(members) / len(record.survivors))
+    noise_share = math.sqrt(len(members) / len(summed))
     noise = {name: noise_share * deviation for name, deviation in distortion.noise.items()}
-    survivors = frozenset(record.survivors)
+    survivors = frozenset(summed)
     return RoundView(
         record.round, record.broadcast, message, members, survivors, following, step, distortion.clips, noise
     )

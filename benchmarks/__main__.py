@@ -29,6 +29,7 @@ NAMES = (
     "paillier_threshold",
     "lattice",
     "cohort",
+    "robust_means",
     "attacks_batch",
     "attacks_labels",
     "attacks_texts",

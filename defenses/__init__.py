@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from securefed.defenses._differential_privacy.gaussian import gaussian, sensitivity
     from securefed.defenses._differential_privacy.record_privacy import records
     from securefed.defenses._fixed_point import quantise
+    from securefed.defenses._grouped_sums import grouped
     from securefed.defenses._homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
     from securefed.defenses._plain import Plain
     from securefed.defenses._plan import (
@@ -87,6 +88,7 @@ __all__ = [
     "epsilon_of",
     "expect_stage",
     "gaussian",
+    "grouped",
     "identity",
     "local_gaussian",
     "local_laplace",
@@ -111,6 +113,7 @@ EXPORTS = {
     "securefed.defenses._simulation": "sum_once",
     "securefed.defenses._plain": "Plain",
     "securefed.defenses._fixed_point": "quantise",
+    "securefed.defenses._grouped_sums.grouped": "grouped",
     "securefed.defenses._secure_aggregation.double_masking": "secure_aggregation",
     "securefed.defenses._secure_aggregation.identities": "Identities new_identity public_identity",
     "securefed.defenses._secure_aggregation.pinned_identities": "PinnedIdentities",

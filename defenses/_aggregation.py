@@ -193,11 +193,14 @@ class Release:
         survivors: ids of the clients in the sum, ascending.
         source: digest of what this client's contribution was computed from (`UploadContext.source`).
         members: public identities of the survivors, in their order; empty without identities.
+        group: public identities of all clients of this client's group, which stays the same for its data; empty where
+            clients have no groups, or no identities.
     """
 
     survivors: tuple[ClientId, ...]
     source: bytes
     members: tuple[bytes, ...]
+    group: tuple[bytes, ...] = ()
 
 
 @runtime_checkable
@@ -212,8 +215,8 @@ class SupportsReleases(Protocol):
             after: its state after it. A caller that objects drops this state and the reply.
         """
 
-    def server_names(self, state: Any) -> tuple[ClientId, ...]:
-        """Return the clients that the server asks to open a sum over, once it asks so; empty before."""
+    def server_names(self, state: Any) -> tuple[tuple[ClientId, ...], ...]:
+        """Return, for each sum that the server asks to open, the clients that it is over; empty before it asks."""
 
 
 @runtime_checkable

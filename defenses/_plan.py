@@ -19,7 +19,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
 
@@ -83,6 +83,25 @@ class MaskingPlan:
 
 
 @dataclass(frozen=True)
+class GroupingPlan:
+    """The part of a plan that belongs to grouped sums: one secure sum for each group of clients.
+
+    Attributes:
+        groups: number of groups.
+        aggregator: name of the robust mean of the group means.
+        liars: number of groups with a liar that it is to stand.
+        needed: fewest groups that an exchange needs.
+        plans: the plan of a group by its number of clients; empty in these plans themselves.
+    """
+
+    groups: int
+    aggregator: str
+    liars: int
+    needed: int
+    plans: Mapping[int, Plan] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class PrivacyPlan:
     """The part of a plan that belongs to differential privacy: the bounded contribution, the noise, and epsilon.
 
@@ -127,6 +146,7 @@ class Plan:
             decoded one divided by it.
         exchange: the run and the number of the exchange, set by `Session`; `None` before there is one.
         assumptions: what is assumed, one sentence each.
+        grouping: the part of grouped sums; `None` where an exchange makes one sum.
     """
 
     defense: str
@@ -145,6 +165,7 @@ class Plan:
     sampling_rate: float = 1.0
     exchange: tuple[str, int] | None = None
     assumptions: tuple[str, ...] = ()
+    grouping: GroupingPlan | None = None
 
     def __str__(self) -> str:
         """Format the plan as text: tensors, stages, bytes, threshold, noise, epsilon and assumptions, line by line."""
@@ -152,7 +173,7 @@ class Plan:
         lines.append(f"stages: {' -> '.join(self.stages)}")
         lines.append(f"upload per client and round: {self.upload_bytes:,} bytes, headers left out")
         opened = f"; single contributions are open to: {self.open_to}" if self.open_to else ""
-        lines.append(f"survivors needed: {self.threshold} of {self.clients}{opened}")
+        lines.append(f"survivors needed: {self.threshold} of {self._summed_over()}{opened}")
         if self.privacy is not None:
             bounded = "a client's contribution" if self.privacy.unit == "client" else "what one record moves"
             noise = f"noise multiplier {self.privacy.noise_multiplier:.4g}"
@@ -160,6 +181,12 @@ class Plan:
         for rounds, epsilon in self.epsilon:
             lines.append(f"epsilon after {rounds} round{'s' * (rounds > 1)}: {epsilon:.3f}")
         return "\n".join([*lines, *(f"- {sentence}" for sentence in self.assumptions)])
+
+    def _summed_over(self) -> str:
+        """Name the clients that a sum is planned over, for the text."""
+        if (own := self.grouping) is None:
+            return str(self.clients)
+        return f"{' or '.join(map(str, sorted(own.plans)))} in a group, and {own.needed} of {own.groups} groups"
 
     @property
     def epsilon(self) -> tuple[tuple[int, float], ...]:
@@ -210,7 +237,16 @@ class Plan:
             (bool(self.verified), self.added, unit),
             (_exact(clip), _exact(noise), survivors, [_exact(x) for x in self.learned]),
         )
-        return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()
+        return hashlib.sha256(json.dumps([*numbers, *self._grouped_numbers()], default=int).encode()).digest()
+
+    def _grouped_numbers(self) -> list[object]:
+        """Return what the digest covers of grouped sums; nothing where there is one sum."""
+        if (own := self.grouping) is None:
+            return []
+        plans = [
+            (size, plan.threshold, (plan.masking or MaskingPlan()).shares) for size, plan in sorted(own.plans.items())
+        ]
+        return [(own.groups, own.aggregator, own.liars, own.needed, plans)]
 
 
 def _exact(value: float | None) -> str | None:

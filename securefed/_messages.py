@@ -172,18 +172,37 @@ class Message(ShapeRepr):
 
 
 @dataclass(frozen=True, repr=False)
+class GroupSum(ShapeRepr):
+    """The sum of one group of an exchange that makes several.
+
+    Attributes:
+        survivors: ids in the sum, ascending.
+        total: the sum, as the protocol produced it.
+        counted: whether the exchange's total is made from it.
+    """
+
+    survivors: tuple[ClientId, ...]
+    total: Tensors
+    counted: bool
+
+
+@dataclass(frozen=True, repr=False)
 class Aggregate(ShapeRepr):
     """The result of one exchange at the server: a sum, and the clients in it.
 
     Attributes:
-        total: sum of the survivors' contributions.
+        total: sum of the survivors' contributions; with `groups` their number times a robust mean.
         survivors: ids whose contribution the sum holds, ascending.
         proof: shows the clients that the sum holds their contributions, where the protocol makes one.
+        groups: the sums that the server opened, where it opened several.
+        left_out: by client, why its group is not among the survivors.
     """
 
     total: Tensors
     survivors: tuple[ClientId, ...]
     proof: Tensors = field(default_factory=dict)
+    groups: tuple[GroupSum, ...] = ()
+    left_out: Mapping[ClientId, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -213,6 +232,7 @@ class RoundRecord(ShapeRepr):
         total: the decoded sum, before any noise the server adds; times `distortion.units` in units of the algorithm.
         released: what leaves the aggregator, in units of the algorithm: `total` plus the server's noise, if any.
         distortion: what the defence did to the numbers.
+        groups: the sums that the server opened, where it opened several; `encoded` is then made from them.
     """
 
     round: int
@@ -225,6 +245,12 @@ class RoundRecord(ShapeRepr):
     total: Tensors
     released: Tensors
     distortion: ClippingNoiseRecord = field(default_factory=ClippingNoiseRecord)
+    groups: tuple[GroupSum, ...] = ()
+
+    @property
+    def sums(self) -> tuple[tuple[ClientId, ...], ...]:
+        """The clients of each sum that the server opened."""
+        return tuple(group.survivors for group in self.groups) or (self.survivors,)
 
 
 @dataclass(frozen=True, repr=False)
@@ -284,8 +310,12 @@ class Transcript(ShapeRepr):
         for index, record in enumerate(self.records):
             for part in ("broadcast", "encoded", "total", "released"):
                 tensors |= nest(f"record/{index}/{part}", getattr(record, part))
+            for number, group in enumerate(record.groups):
+                tensors |= nest(f"record/{index}/group.{number}", group.total)
+            grouped = [[group.survivors, group.counted] for group in record.groups]
             records.append(
-                {
+                ({"groups": grouped} if grouped else {})
+                | {
                     "round": record.round,
                     "kind": record.kind,
                     "cohort": record.cohort,
@@ -337,6 +367,11 @@ class Transcript(ShapeRepr):
                 body = groups.get(("record", str(index)), {})
                 parts: dict[str, Any] = {p: unnest(p, body) for p in ("broadcast", "encoded", "total", "released")}
                 item |= {"cohort": tuple(item["cohort"]), "survivors": tuple(item["survivors"])}
+                grouped = enumerate(item.get("groups", []))
+                item["groups"] = tuple(
+                    GroupSum(tuple(members), unnest(f"group.{number}", body), bool(counted))
+                    for number, (members, counted) in grouped
+                )
                 if "distortion" in item:  # writers of other frameworks need not know it
                     item["distortion"] = ClippingNoiseRecord.from_json(item["distortion"])
                 out.records.append(RoundRecord(**item, **parts))

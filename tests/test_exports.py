@@ -40,7 +40,7 @@ _NAMES = {
         AdaptiveTransform Aggregation Budget ChainStage Defense FixedSizeSampling Identities KeyHolder KeySet
         MaskingPlan PinnedIdentities Plain Plan PoissonSampling PrivacyPlan Session TensorPlan Transform UploadContext
         adaptive_clip calibrate chain ckks clip clip_each deal discrete_gaussian epsilon_of expect_stage
-        gaussian identity local_gaussian local_laplace new_identity paillier poisson public_identity quantise
+        gaussian grouped identity local_gaussian local_laplace new_identity paillier poisson public_identity quantise
         records secure_aggregation sensitivity skellam sum_once threshold_paillier
     """,
     "securefed.datasets": """

@@ -340,9 +340,9 @@ class SecureAggregation(Aggregation):
         members = () if known is None else tuple(known[client] for client in after.survivors)
         return Release(after.survivors, after.contribution, members)
 
-    def server_names(self, state: MaskingServer) -> tuple[ClientId, ...]:
-        """Return the survivors that the server asks the clients to sign or to unmask; empty before it does."""
-        return state.survivors if state.stage in (CONFIRM, UNMASK) else ()
+    def server_names(self, state: MaskingServer) -> tuple[tuple[ClientId, ...], ...]:
+        """Return the one set of survivors that the clients are asked to sign or to unmask; empty before they are."""
+        return (state.survivors,) if state.stage in (CONFIRM, UNMASK) else ()
 
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
         """Compute the masks of the upload while the contribution is computed; call it after `client_accept`."""

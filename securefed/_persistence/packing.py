@@ -4,13 +4,15 @@ The states of clients and servers between two messages go through it (`frozen`),
 arrays in messages (`nest`, `unnest`). Nothing is encrypted here.
 
 A state is a frozen dataclass whose fields are arrays, numbers (integers within int64), strings, bytes, `None`,
-tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'. A field marked `local()` (a
+tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'; or states themselves, alone or in a
+tuple that is as long in the template. A field marked `local()` (a
 client's data, its model) is never packed: the owner makes the state anew and `restore` lays the packed fields
 over it.
 
 A field called `x` becomes the array `x:KIND`, where KIND is one letter: a array, b bool, i integer, f float, s string,
-y bytes, n `None`. A tuple is `x:t` with its length and `x/0`, `x/1`, ...; a dict is `x:m`, empty, and `x/iKEY` or
-`x/sKEY` for integer and string keys; the order of its keys is lost.
+y bytes, n `None`. A state within a state is `x:d`, empty, and its own arrays behind `x/`. A tuple is `x:t` with its
+length and `x/0`, `x/1`, ...; a dict is `x:m`, empty, and `x/iKEY` or `x/sKEY` for integer and string keys; the order of
+its keys is lost.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def restore(template: S, tensors: Tensors) -> S:
     """
     values: dict[str, Any] = {}
     for field in _packed_fields(template):
-        values[field.name] = _get(tensors, field.metadata.get("stored_as", field.name))
+        stored = field.metadata.get("stored_as", field.name)
+        values[field.name] = _get(tensors, stored, getattr(template, field.name))
     return dataclasses.replace(template, **values)  # type: ignore[type-var]
 
 
@@ -108,6 +111,9 @@ def _put(out: dict[str, Array], name: str, value: Any) -> None:
             out[f"{name}:t"] = np.asarray(len(value), np.int64)
             for index, item in enumerate(value):
                 _put(out, f"{name}/{index}", item)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            out[f"{name}:d"] = np.zeros(0, np.uint8)
+            out |= nest(name, pack(value))
         case _:
             kind, array = _leaf(name, value)
             out[f"{name}:{kind}"] = array
@@ -145,10 +151,23 @@ def _leaf(name: str, value: Any) -> tuple[str, Array]:
             raise DataError(f"field {name!r} of type {type(value).__name__} cannot be packed")
 
 
-def _get(tensors: Tensors, name: str) -> Any:
-    """Read the value of the field or entry `name`, the inverse of `_put`; `DataError` where it is missing."""
+def _get(tensors: Tensors, name: str, template: Any = None) -> Any:
+    """Read the value of the field or entry `name`, the inverse of `_put`; `DataError` where it is missing.
+
+    Args:
+        tensors: what `pack` returned.
+        name: of the field or entry.
+        template: its value in the template, which states within a state are laid over.
+    """
+    if f"{name}:d" in tensors:
+        if not dataclasses.is_dataclass(template) or isinstance(template, type):
+            raise DataError(f"field {name!r} holds a state, and the template has none there")
+        return restore(template, unnest(name, tensors))
     if f"{name}:t" in tensors:
-        return tuple(_get(tensors, f"{name}/{index}") for index in range(int(tensors[f"{name}:t"])))
+        count = int(tensors[f"{name}:t"])
+        alike = isinstance(template, tuple) and len(template) == count
+        parts = template if alike else (None,) * count
+        return tuple(_get(tensors, f"{name}/{index}", part) for index, part in enumerate(parts))
     if f"{name}:m" in tensors:
         # the part of each entry's name after `name/`, up to the next '/' or ':': iKEY or sKEY
         keys = {entry[len(name) + 1 :].split("/")[0].split(":")[0] for entry in tensors if entry.startswith(f"{name}/")}

@@ -273,8 +273,8 @@ class OpenExchange:
         return upload in stages and self.stage in stages[stages.index(upload) + 1 :]
 
     @property
-    def named(self) -> tuple[PartyId, ...]:
-        """The clients that were asked to open the sum, and remember it whether or not it was opened; empty before."""
+    def named(self) -> tuple[tuple[PartyId, ...], ...]:
+        """By sum, the clients that were asked to open it, and remember it whether or not it was opened."""
         return self._protocol.server_names(self._state) if isinstance(self._protocol, SupportsReleases) else ()
 
     def freeze(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -374,6 +374,7 @@ class OpenExchange:
             self.prepared = protocol.server_carry(self._state, replies)
         if some_client_out(aggregate.total, plan):
             raise ClientOut(aggregate.survivors)
+        self.refusals |= aggregate.left_out
         announced = protocol.announce(aggregate) if isinstance(protocol, SupportsVerification) else {}
         session, content, defense = self.session, self.content, self._defense
         total = defense.decode(aggregate.total, plan, aggregate.count)
@@ -388,6 +389,7 @@ class OpenExchange:
             total=total,
             released=defense.release(total, plan),
             distortion=defense.distortion(plan, aggregate.count),
+            groups=aggregate.groups,
         )
         if self.log.keep:
             self.log.transcript.records.append(record)

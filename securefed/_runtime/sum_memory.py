@@ -15,6 +15,10 @@ A party is known by its public identity key, since a number means another party 
 party is known by its number in a run: the memory of rule B then ends with the run, and rule A does not hold. A client
 cannot compare sums that it does not know: one that was opened without asking it, and sums that it is not in.
 
+Where sums are made group by group (`defenses._grouped_sums`), both rules hold for the sums of the client's own group.
+The group of the first such sum stays its group for these data: in fresh groups it would one day be among colluding
+clients only.
+
 The memory is bounded. When it is full it forgets nothing: the client lets no further sum out until its operator
 declares new data (`Ledger.change_rows`).
 """
@@ -54,6 +58,12 @@ REFUSAL: Final = (
     "far stay together, or split into groups no smaller than the plan says"
 )
 """The text of every refusal: it is the same for every client, rule and cause, so that it tells nothing of them."""
+GROUP: Final = (
+    "this client's data were summed in another group of clients, and groups stay the same for the same data, as chance "
+    "would put it among colluding clients one day; use the identities and the number of groups of the first sum, or "
+    "its operator declares new data (securefed ledger changed)"
+)
+"""The text of a refusal of another group, which follows from public identities."""
 FULL: Final = (
     f"this client remembers {MOST_SUMS} sums or parties of its data, the most that it keeps, and lets out no other "
     "until its operator declares new data (securefed ledger changed)"
@@ -87,6 +97,7 @@ class SumMemory:
         runs: under rule B, by run without identities, the blocks of its sets of party numbers.
         out: by source, the exchanges that the client sat out; `b""` for those without a base.
         most_out: exchanges that it may sit out of one base, and in all.
+        group: public identities of the clients of its group, where sums were made group by group.
     """
 
     data: int = 0
@@ -95,6 +106,7 @@ class SumMemory:
     runs: Mapping[str, Blocks] = field(default_factory=dict)
     out: Mapping[bytes, int] = field(default_factory=dict)
     most_out: tuple[int, int] = (MOST_OUT, MOST_OUT_IN_ALL)
+    group: frozenset[bytes] = frozenset()
 
     def admitted(self, run: str, release: Release, rule: SumRule) -> Self:
         """Return the memory with one more sum, or the same object where it holds that sum.
@@ -105,8 +117,8 @@ class SumMemory:
             rule: the rule of the terms.
 
         Raises:
-            ContradictionError: the sum subtracts from others (`REFUSAL`, the same text for all), or has too few
-                survivors.
+            ContradictionError: the sum subtracts from others (`REFUSAL`, the same text for all), has too few
+                survivors, or is made in another group of clients (`GROUP`).
             ClientDeclines: the memory is full (`FULL`).
         """
         if len(release.survivors) < rule.least_parties:
@@ -114,7 +126,7 @@ class SumMemory:
                 SERVER, f"the terms release no sum over fewer than {rule.least_parties} parties, and this one has "
                 f"{len(release.survivors)}",
             )  # fmt: skip
-        after = self
+        after = self._in_group(frozenset(release.group)) if release.group else self
         if rule.sources and release.members:
             after = after._from_base(release)
         if rule.least_block > 1:
@@ -122,6 +134,12 @@ class SumMemory:
         if max(len(after.sums), sum(map(len, after.blocks))) > MOST_SUMS:
             raise ClientDeclines(FULL)
         return after
+
+    def _in_group(self, group: frozenset[bytes]) -> Self:
+        """Keep the first group, and refuse others."""
+        if self.group and self.group != group:
+            raise ContradictionError(SERVER, GROUP)
+        return self if self.group else replace(self, group=group)
 
     def _from_base(self, release: Release) -> Self:
         """Rule A."""
@@ -191,7 +209,7 @@ class SumMemory:
             "runs": {run: [sorted(block) for block in blocks] for run, blocks in self.runs.items()},
             "out": {source.hex(): times for source, times in self.out.items()},
             "most_out": self.most_out,
-        }
+        } | ({"group": sorted(member.hex() for member in self.group)} if self.group else {})
         return {
             "facts": from_bytes(json.dumps(facts).encode()),
             "sources": from_bytes(b"".join(self.sums)),
@@ -219,6 +237,7 @@ class SumMemory:
                 {run: tuple(map(frozenset, blocks)) for run, blocks in facts["runs"].items()},
                 {bytes.fromhex(source): times for source, times in facts["out"].items()},
                 (facts["most_out"][0], facts["most_out"][1]),
+                frozenset(map(bytes.fromhex, facts.get("group", []))),
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"no memory of sums: {error!r}") from error

@@ -183,7 +183,8 @@ class SumRun:
         """Note that the attempt gave a sum."""
         assert self.exchange is not None
         self._prepared = self.exchange.prepared
-        self._so_far = self._so_far.with_sum(summed.record.survivors)
+        for parties in summed.record.sums:
+            self._so_far = self._so_far.with_sum(parties)
 
     def failed(self, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
@@ -205,7 +206,8 @@ class SumRun:
         pending, exchange, self.exchange = self.pending, self.exchange, None
         assert pending is not None and exchange is not None
         self._prepared = exchange.prepared
-        self._so_far = self._so_far.with_sum(exchange.named)
+        for parties in exchange.named:
+            self._so_far = self._so_far.with_sum(parties)
         kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
         pending.void.append(f"{error}; bounds doubled" if doubled else str(error))
         if isinstance(error, ClientOut):

@@ -21,6 +21,7 @@ from securefed._public import Public
 from securefed._runtime.client import ClientNode
 from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
+from securefed._runtime.grouped_checks import check_grouped
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
 from securefed._runtime.sum_facts import SumFacts, SumSchema
@@ -33,7 +34,7 @@ from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import FixedSizeSampling
-from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.defenses._grouped_sums import masking_in
 from securefed.errors import DataError
 
 
@@ -94,6 +95,7 @@ class Terms(SumFacts):
         check_sampling(layer, public.cohort, public.clients, chosen=bool(revealed_scalars(algorithm)))
         if isinstance(sampler_of(layer), FixedSizeSampling):  # the accountant counts on a secret draw
             check_cohort_secrecy(algorithm, public)
+        check_grouped(layer, algorithm, public)
         if reveals or evaluate_every:
             plan = layer.plan(schema.layouts[TRAIN], public.cohort)
             if reveals:
@@ -199,5 +201,5 @@ def schema_of(algorithm: Algorithm[Any, Any], public: Public) -> SumSchema:
 
 def rule_of(defense: Defense) -> SumRule:
     """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
-    least = defense.aggregation.survivor_change if isinstance(defense.aggregation, SecureAggregation) else 1
-    return SumRule(least_block=least)
+    masking = masking_in(defense.aggregation)
+    return SumRule(least_block=1 if masking is None else masking.survivor_change)

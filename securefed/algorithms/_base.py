@@ -67,6 +67,10 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
     needs_outcome: ClassVar[bool] = False
     """True if `commit` needs the broadcast that follows from the sum of the client's round, as dual updates do."""
 
+    exact_sums: ClassVar[bool] = False
+    """True if server or clients keep state that follows from the exact sums of all survivors, such as running sums of
+    differences, control variates or duals. A robust mean in place of a sum (`grouped`) is then refused."""
+
     test_settings: ClassVar[Mapping[str, Any]] = {}
     """Small, quick hyper-parameters with which the published checks (`securefed.testing`) run the algorithm."""
 

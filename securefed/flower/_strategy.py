@@ -24,14 +24,16 @@ from flwr.serverapp.strategy import Result, Strategy
 from securefed._hyperparameters import check_limit
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Ring
+from securefed.defenses._aggregation import Aggregation
 from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._grouped_sums import Grouped
 from securefed.errors import ConfigError
 from securefed.flower._cohorts import check_most_nodes, samplings
 from securefed.flower._outcome import SecureRound
 from securefed.flower._sum_grid import SumGrid
 from securefed.flower._sum_messages import EVALUATE, TRAIN, config_digest
 from securefed.flower._wanted_terms import WantedTerms
-from securefed.parties._terms_parts import changes_updates
+from securefed.parties._terms_parts import weighs_alike
 
 _MAX_VOID: Final = 3
 """Attempts at one sum. Each takes two exchanges or more, seconds each over Flower; at twice as many, a client that
@@ -53,6 +55,10 @@ _REFUSED: Final = {
     "chain(adaptive_clip(...), ...) as the defence",
 }
 """Flower's strategies that need single replies, and what for."""
+_OF_GROUPS: Final = {
+    "FedMedian": "median", "FedTrimmedAvg": "trimmed_mean", "Krum": "krum", "MultiKrum": "multi_krum"
+}  # fmt: skip
+"""Of those, the ones that `grouped` takes of the groups' means, with the name of its `aggregator`."""
 
 
 class SecureStrategy(Strategy):
@@ -133,7 +139,7 @@ class SecureStrategy(Strategy):
         folder: Path | str | None = None,
         seal: Seal | None = None,
     ) -> None:
-        inner = _checked(strategy)
+        inner = _checked(strategy, as_defense(defense).aggregation)
         if as_defense(defense).aggregation.beside:
             raise ConfigError(
                 f"{as_defense(defense).name} needs a key holder beside the server, and a Flower strategy "
@@ -264,7 +270,7 @@ class SecureStrategy(Strategy):
         self.strategy.summary()
 
     def _check_metrics(self, inner: Strategy) -> None:
-        metrics, clips = self._wanted.metrics, self._wanted.clips
+        metrics, clips = self._wanted.metrics, self._wanted.weighs_alike
         evaluates = getattr(inner, "fraction_evaluate", 0.0) > 0
         if clips and (evaluates or metrics[TRAIN] or metrics[EVALUATE]):
             raise ConfigError(
@@ -281,7 +287,7 @@ class SecureStrategy(Strategy):
     def _check_weight(self) -> None:
         """Raise `ConfigError` where updates are weighted and the largest weight is not declared, or the reverse."""
         defense, largest = as_defense(self._wanted.defense), self._wanted.largest_weight
-        alike = changes_updates(defense)
+        alike = weighs_alike(defense)
         if alike == (largest is None):
             return
         if alike:
@@ -303,17 +309,25 @@ def _names(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _checked(strategy: Strategy) -> Strategy:
+def _checked(strategy: Strategy, aggregation: Aggregation) -> Strategy:
     """Check a strategy and those inside it; return the innermost.
+
+    Args:
+        strategy: the strategy.
+        aggregation: how the sum is made; groups take the robust mean for some strategies, which get it as one reply.
 
     Raises:
         ConfigError: one that needs single replies.
     """
     if not isinstance(strategy, Strategy):
         raise ConfigError(f"SecureStrategy takes a strategy of flwr.serverapp.strategy; got {type(strategy).__name__}")
-    for name, why in _REFUSED.items():
-        if isinstance(strategy, getattr(flower, name)):
-            raise ConfigError(f"{name} needs the single replies that a secure sum hides: it {why}")
+    name = next((name for name in _REFUSED if isinstance(strategy, getattr(flower, name))), None)
+    if name is not None and not (isinstance(aggregation, Grouped) and aggregation.aggregator == _OF_GROUPS.get(name)):
+        remedy = (
+            f"; take it of the means of groups: grouped(secure_aggregation(), groups=5, "
+            f'aggregator="{_OF_GROUPS[name]}") as the defence, largest_weight left out and fraction_evaluate=0.0'
+        ) if name in _OF_GROUPS else ""  # fmt: skip
+        raise ConfigError(f"{name} needs the single replies that a secure sum hides: it {_REFUSED[name]}{remedy}")
     if getattr(strategy, "accountant", None) is not None:
         raise ConfigError(
             f"{type(strategy).__name__} with an accountant discards every round whose number of replies is not the "
@@ -321,7 +335,7 @@ def _checked(strategy: Strategy) -> Strategy:
             "skellam(...), secure_aggregation()) as the defence, which accounts for itself"
         )
     inner = getattr(strategy, "strategy", None)
-    return strategy if inner is None else _checked(inner)
+    return strategy if inner is None else _checked(inner, aggregation)
 
 
 def _outermost(grid: Grid) -> SumGrid:

@@ -20,7 +20,8 @@ from flwr.serverapp import Grid
 
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Array as NumPyArray
-from securefed.defenses._secure_aggregation.double_masking import SMALLEST_COHORT, SecureAggregation
+from securefed.defenses._grouped_sums import masking_in
+from securefed.defenses._secure_aggregation.double_masking import SMALLEST_COHORT
 from securefed.errors import (
     ConfigError,
     DataError,
@@ -277,8 +278,8 @@ class SumGrid(Grid):
         """
         roster, connected = self._known_roster, list(self.grid.get_node_ids())
         if new := roster.unknown(nodes):
-            aggregation = terms.defense.aggregation
-            if isinstance(aggregation, SecureAggregation) and aggregation.identities is not None:
+            masking = masking_in(terms.defense.aggregation)
+            if masking is not None and masking.identities is not None:
                 for node, named in self._ask(new, message):
                     roster.name(node, named, connected)
             else:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from securefed._hyperparameters import check_integer, check_positive
 from securefed._tensors import Array, Ring
-from securefed.defenses._base import ChainStage
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError
 from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, TRAIN, base_of
 from securefed.parties._terms import SumTerms
+from securefed.parties._terms_parts import weighs_alike
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class WantedTerms:
         return self.terms(phase, base_of({}, self.metrics[phase], bytes(32)), sampled, sampled)
 
     @property
-    def clips(self) -> bool:
-        """Whether the defence clips updates."""
-        return any(transform.stage == ChainStage.CLIP for transform in as_defense(self.defense).transforms)
+    def weighs_alike(self) -> bool:
+        """Whether all clients weigh the same, so that no metrics travel beside an update."""
+        return weighs_alike(as_defense(self.defense))
 
     def terms(self, phase: str, base: Mapping[str, Array], sampled: int, connected: int) -> SumTerms:
         """Make the terms of a phase from its first round.

@@ -21,7 +21,7 @@ from securefed._runtime.sum_memory import SumRule
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
-from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.defenses._grouped_sums import Grouped, masking_in
 from securefed.errors import ConfigError, TooFewSurvivors
 
 COUNT: Final = "count"
@@ -62,7 +62,7 @@ def rule_of(terms: GuardedTerms) -> SumRule:
     With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
     in all sums: with identities, no sums tell apart groups of fewer than 2 parties, or 3 where there are 8 or more.
     """
-    masking = _masking(terms.defense)
+    masking = masking_in(terms.defense.aggregation)
     asked = 1 if masking is None else masking.survivor_change
     return SumRule(terms.base, max(asked, _default_block(terms)), terms.least_parties or 1)
 
@@ -86,7 +86,11 @@ def notes(terms: GuardedTerms) -> tuple[str, ...]:
     if terms.least_parties:
         out.append(
             f"No result over fewer than {terms.least_parties} parties is released"
-            + (": clients open none." if _masking(terms.defense) is not None else ", by the server's word alone.")
+            + (
+                ", by the server's word alone."
+                if masking_in(terms.defense.aggregation) is None
+                else ": clients open none."
+            )
         )
     if terms.least_parties and not adds_noise(terms.defense):
         out.append(
@@ -113,6 +117,11 @@ def check_minima(terms: GuardedTerms) -> None:
                 f"a result is released over {terms.least_parties} parties or more, and these terms plan for "
                 f"{terms.cohort}: with fewer, each learns what the others hold; find more parties, or agree on "
                 "least_parties below"
+            )
+        if (fewest := _smallest_group(terms)) < terms.least_parties:
+            raise ConfigError(
+                f"a result is released over {terms.least_parties} parties or more, and each client of a group counts "
+                f"those of its group, {fewest} in the smallest; give least_parties={fewest}, or fewer groups"
             )
     if terms.least_rows is not None:
         check_integer("least_rows", terms.least_rows, 1)
@@ -179,11 +188,13 @@ def counts_rows(name: str) -> bool:
 
 def _default_block(terms: GuardedTerms) -> int:
     """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
-    masking = _masking(terms.defense)
+    masking = masking_in(terms.defense.aggregation)
     if terms.base or masking is None or masking.identities is None:
         return 1
     return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
 
 
-def _masking(defense: Defense) -> SecureAggregation | None:
-    return defense.aggregation if isinstance(defense.aggregation, SecureAggregation) else None
+def _smallest_group(terms: GuardedTerms) -> int:
+    """Return the number of clients of the smallest group; the cohort where one sum is made."""
+    aggregation = terms.defense.aggregation
+    return terms.cohort // (aggregation.groups if isinstance(aggregation, Grouped) else 1)

@@ -27,7 +27,7 @@ from securefed.parties._precision import check_representable, largest_entry
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
-from securefed.parties._terms_parts import changes_updates, power_of_two
+from securefed.parties._terms_parts import power_of_two, weighs_alike
 from securefed.parties._update import like
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ def _simulate(
             )
     given = _weights(weights, len(arrays))
     alike = given is None or len(set(given.tolist())) == 1  # equal weights need not be summed
-    if not alike and changes_updates(chosen):
+    if not alike and weighs_alike(chosen):
         raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
     # one round, which is not repeated where it is void, without a model to start from
     terms = SumTerms.like(

@@ -24,6 +24,7 @@ from typing import Any, Final, Self
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import PartyId
 from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
+from securefed._runtime.grouped_checks import check_cohort
 from securefed._runtime.privacy_checks import check_sampling
 from securefed._runtime.privacy_cost import epsilon_after
 from securefed._runtime.sum_facts import SumFacts, SumSchema
@@ -32,7 +33,7 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
-from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.defenses._grouped_sums import masking_in, with_masking
 from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import LONGEST
 from securefed.parties._guards import check_minima, notes, rule_of
@@ -45,6 +46,7 @@ from securefed.parties._terms_parts import (
     SummedTensor,
     as_plain,
     changes_updates,
+    check_alike,
     check_type,
     clips,
     defense_from_json,
@@ -130,6 +132,8 @@ class SumTerms:
         if self.differences and not self.base:
             raise ConfigError("differences are taken from a base; leave base=True")
         self.budget()  # raises ConfigError now, and not when the server starts
+        check_cohort(self.defense, self.cohort, self.clients)
+        check_alike(self.defense, beside=self.weighted or bool(self.metrics))
         if changes_updates(self.defense):
             self._check_alone()
         self.plan  # noqa: B018 - raises PlanError now, and not at the first message
@@ -160,12 +164,7 @@ class SumTerms:
         as_plain(self, float, "largest_weight", "epsilon", "answer_after")
 
     def _check_alone(self) -> None:
-        """Raise `ConfigError` where weights, metrics or integers travel beside an update that the defence changes."""
-        if self.weighted or self.metrics:
-            raise ConfigError(
-                f"{self.defense.name} sparsifies, clips or noises all that a client contributes, so that weights and "
-                "metrics cannot travel beside the update; leave largest_weight and metrics out"
-            )
+        """Raise `ConfigError` where integers travel in an update that the defence changes."""
         if integers := [tensor.name for tensor in self.tensors if tensor.integer]:
             raise ConfigError(
                 f"{self.defense.name} changes the whole update, and {integers[0]!r} holds integers; keep such tensors "
@@ -349,8 +348,8 @@ class SumTerms:
             ConfigError: an identity without public identities in the terms, none where they are, or one that is not
                 that of the party.
         """
-        aggregation = self.defense.aggregation
-        known = aggregation.identities if isinstance(aggregation, SecureAggregation) else None
+        masking = masking_in(self.defense.aggregation)
+        known = None if masking is None else masking.identities
         if known is None:
             if identity is not None:
                 raise ConfigError(
@@ -362,8 +361,8 @@ class SumTerms:
             if party in known.own:
                 return self.defense
             raise ConfigError(f"these terms pin identities; give client {party} its private identity (identity=...)")
-        assert isinstance(aggregation, SecureAggregation)
-        return replace(self.defense, aggregation=replace(aggregation, identities=replace(known, own={party: identity})))
+        mine = replace(known, own={party: identity})
+        return with_masking(self.defense, lambda masking: replace(masking, identities=mine))
 
     def budget(self) -> Budget | None:
         """Return the server's privacy budget; `None` without a limit on epsilon.

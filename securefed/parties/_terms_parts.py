@@ -22,6 +22,7 @@ from securefed._hyperparameters import check_integer, check_positive
 from securefed._tensors import Ring
 from securefed.defenses._base import Aggregation, ChainStage, Defense, Transform
 from securefed.defenses._fixed_point import check_ring
+from securefed.defenses._grouped_sums import Grouped
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.errors import ConfigError, DataError
@@ -121,6 +122,21 @@ def changes_updates(defense: Defense) -> bool:
     return any(transform.stage < ChainStage.ENCODE for transform in defense.transforms)
 
 
+def weighs_alike(defense: Defense) -> bool:
+    """Tell whether all clients weigh the same and send no metrics: the defence changes updates, or their sum."""
+    aggregation = defense.aggregation
+    return changes_updates(defense) or (isinstance(aggregation, Grouped) and aggregation.robust)
+
+
+def check_alike(defense: Defense, *, beside: bool) -> None:
+    """Raise `ConfigError` where weights or metrics travel beside an update that the defence changes."""
+    if beside and weighs_alike(defense):
+        raise ConfigError(
+            f"{defense.name} sparsifies, clips, noises or takes a robust mean of all that a client contributes, so "
+            "that weights and metrics cannot travel beside the update; leave largest_weight and metrics out"
+        )
+
+
 def clips(defense: Defense) -> bool:
     """Tell whether a defence clips contributions."""
     return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
@@ -135,6 +151,7 @@ _CLASSES: Final = {
     "ClipEach": f"{_PRIVACY}.clip",
     "DistributedNoise": f"{_PRIVACY}.distributed",
     "FixedSizeSampling": f"{_PRIVACY}.accountant",
+    "Grouped": "securefed.defenses._grouped_sums.grouped",
     "Paillier": "securefed.defenses._homomorphic.paillier_protocol",
     "Plain": "securefed.defenses._plain",
     "PoissonCohort": f"{_PRIVACY}.poisson_sampling",

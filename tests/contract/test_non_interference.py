@@ -32,6 +32,7 @@ from securefed.defenses import (
     adaptive_clip,
     ckks,
     clip,
+    grouped,
     local_gaussian,
     secure_aggregation,
     skellam,
@@ -53,6 +54,7 @@ DEFENSES: dict[str, Defense] = {
     "against a server that deviates": chain(
         secure_aggregation(identities=Identities.generate(CLIENTS), pipelined=True, verify=True)
     ),
+    "in groups": chain(grouped(secure_aggregation(), groups=1, aggregator="mean")),
     "paillier": chain(InsecurePaillier(bits=512)),
     "paillier_threshold": chain(threshold_paillier(keys=insecure_deal(2, CLIENTS, bits=256))),
     "ckks": chain(ckks()),

@@ -10,7 +10,7 @@ import pytest
 
 from securefed import Federation, InProcessTransport, LossyTransport, Public, chain
 from securefed import _catalogue as catalogue
-from securefed.defenses import Defense, Identities, secure_aggregation, threshold_paillier
+from securefed.defenses import Defense, Identities, grouped, secure_aggregation, threshold_paillier
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.testing._algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
@@ -21,6 +21,7 @@ PINNED = Identities.generate(CLIENTS)
 EXACT: dict[str, Defense] = {
     "secure_aggregation": chain(secure_aggregation()),
     "secure_aggregation, in every way": chain(secure_aggregation(identities=PINNED, pipelined=True, verify=True)),
+    "secure_aggregation, in one group": chain(grouped(secure_aggregation(), groups=1, aggregator="mean")),
     "paillier": chain(InsecurePaillier(bits=512)),
     "paillier_threshold": chain(threshold_paillier(keys=insecure_deal(3, CLIENTS))),
 }

@@ -88,6 +88,7 @@ class CompositeFedADMM(SteppingMethod):
     server_rate: float = 1e-4
 
     sent: ClassVar[tuple[str, ...]] = ("dv",)
+    exact_sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

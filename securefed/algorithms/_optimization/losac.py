@@ -64,6 +64,7 @@ class LoSAC(BlockMethod):
         ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.1, "local_steps": 2, "blocks": 1}, default=True
     )
 
+    exact_sums: ClassVar[bool] = True
     block_scale: BlockScale = "printed"
 
     received: ClassVar[tuple[str, ...]] = ("x", "phi")

@@ -63,6 +63,7 @@ class Scaffold(SteppingMethod):
     option: Option = "II"
 
     received: ClassVar[tuple[str, ...]] = ("x", "c")
+    exact_sums: ClassVar[bool] = True
     sent: ClassVar[tuple[str, ...]] = ("dx", "dc")
 
     def __post_init__(self) -> None:

@@ -116,6 +116,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     tolerance: float = 1e-10
     max_rounds: int = 3000
     needs_outcome: ClassVar[bool] = True
+    exact_sums: ClassVar[bool] = True
     # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
     audit_case: ClassVar[AuditCase] = AuditCase(

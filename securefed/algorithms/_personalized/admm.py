@@ -43,6 +43,7 @@ class ConsensusADMM(KnownStart):
     weighting: Weighting = "uniform"
 
     sent: ClassVar[tuple[str, ...]] = ("dz",)
+    exact_sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
