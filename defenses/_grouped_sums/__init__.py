@@ -10,6 +10,6 @@ In reading order:
 
 from __future__ import annotations
 
-from securefed.defenses._grouped_sums.grouped import Grouped, grouped, masking_in, with_masking
+from securefed.defenses._grouped_sums.grouped import Grouped, check_cohort, grouped, masking_in, with_masking
 
-__all__ = ["Grouped", "grouped", "masking_in", "with_masking"]
+__all__ = ["Grouped", "check_cohort", "grouped", "masking_in", "with_masking"]

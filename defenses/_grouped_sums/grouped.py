@@ -360,3 +360,12 @@ def with_masking(defense: Defense, change: Callable[[SecureAggregation], SecureA
     if isinstance(aggregation, SecureAggregation):
         return replace(defense, aggregation=change(aggregation))
     return defense
+
+
+def check_cohort(defense: Defense, cohort: int, clients: int) -> None:
+    """Raise `ConfigError` where groups are to be drawn over fewer clients than the run has."""
+    if isinstance(defense.aggregation, Grouped) and cohort != clients:
+        raise ConfigError(
+            f"groups are drawn over all {clients} clients of a run, and cohort={cohort} are planned for a sum; give "
+            f"cohort={clients}"
+        )

@@ -1,4 +1,4 @@
-"""Check that an algorithm can go on from robust means, and that each sum is planned over all clients of the run."""
+"""Check that an algorithm can go on from robust means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from securefed._public import Public
 from securefed.algorithms._base import Algorithm
 from securefed.defenses._base import Defense
-from securefed.defenses._grouped_sums import Grouped
+from securefed.defenses._grouped_sums import Grouped, check_cohort
 from securefed.errors import ConfigError
 
 
@@ -30,12 +30,3 @@ def check_grouped(defense: Defense, algorithm: Algorithm[Any, Any], public: Publ
             "an algorithm that begins anew from each sum, such as FedAvg(...)"
         )
     check_cohort(defense, public.cohort, public.clients)
-
-
-def check_cohort(defense: Defense, cohort: int, clients: int) -> None:
-    """Raise `ConfigError` where groups are to be drawn over fewer clients than the run has."""
-    if isinstance(defense.aggregation, Grouped) and cohort != clients:
-        raise ConfigError(
-            f"groups are drawn over all {clients} clients of a run, and cohort={cohort} are planned for a sum; give "
-            f"cohort={clients}"
-        )

@@ -24,7 +24,6 @@ from typing import Any, Final, Self
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import PartyId
 from securefed._runtime.exchange_header import MAX_VOID, TRAIN, ExchangeSchedule
-from securefed._runtime.grouped_checks import check_cohort
 from securefed._runtime.privacy_checks import check_sampling
 from securefed._runtime.privacy_cost import epsilon_after
 from securefed._runtime.sum_facts import SumFacts, SumSchema
@@ -33,7 +32,7 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
-from securefed.defenses._grouped_sums import masking_in, with_masking
+from securefed.defenses._grouped_sums import check_cohort, masking_in, with_masking
 from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import LONGEST
 from securefed.parties._guards import check_minima, notes, rule_of

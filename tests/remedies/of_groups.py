@@ -127,7 +127,7 @@ TABLE: dict[str, Followed] = {
         ),
     ),
     "a cohort smaller than the run": Followed(
-        CHECKS,
+        GROUPED,
         "groups are drawn over all",
         lambda _: terms(cohort=12),
         lambda message, _: terms(**arguments(r"give (cohort=\d+)$", message)),
