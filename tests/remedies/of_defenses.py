@@ -31,7 +31,7 @@ LAYOUT = Layout((TensorSpec("w", (6,), 1.0),))
 CHAIN, BASE = "defenses/_chain.py", "defenses/_base.py"
 NOISE = "defenses/_differential_privacy/distributed.py"
 MASKING = "defenses/_secure_aggregation/double_masking.py"
-THRESHOLDS = "defenses/_secure_aggregation/planning.py"
+THRESHOLDS = "defenses/_secure_aggregation/graph.py"
 
 
 class Unstaged(Transform):

@@ -67,7 +67,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: strategy(**arguments("SecureStrategy (largest_weight=1000),", message)),
     ),
     "an array that cannot be read": Followed(
-        "securefed/flower/_arrays.py",
+        "securefed/flower/_sum_messages.py",
         "are no NumPy array",
         lambda _: arrays_of(ArrayRecord({"w": Array("float64", (2,), "numpy.ndarray", b"no array")})),
         lambda message, _: arrays_of(

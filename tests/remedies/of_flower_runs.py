@@ -127,7 +127,7 @@ TABLE: dict[str, Followed] = {
         with_a_seal,
     ),
     "a client that does not enrol": Followed(
-        "securefed/flower/_server.py",
+        "securefed/flower/_enrolment.py",
         " clients enrolled within ",
         lambda _: one_away(present=False),
         lambda message, _: fewer(message),
