@@ -26,7 +26,7 @@ from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_memory import SumRule
-from securefed._tensors import Layout
+from securefed._tensors import Layout, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._capabilities import SupportsBroadcastCheck, supports
 from securefed.algorithms._validation import check_object, contribution_layout, evaluation_layout, first_broadcast
@@ -195,8 +195,13 @@ def schema_of(algorithm: Algorithm[Any, Any], public: Public) -> SumSchema:
     dtypes = {name: value.dtype for name, value in example.items()}
     check = None
     if supports(algorithm, SupportsBroadcastCheck):
-        check = partial(algorithm.check_broadcast, public=public)
+        check = partial(_check_broadcast, algorithm, public)
     return SumSchema(layouts, Layout.of(example), dtypes, public.clients, public.cohort, algorithm.needs_outcome, check)
+
+
+def _check_broadcast(algorithm: SupportsBroadcastCheck, public: Public, broadcast: Tensors) -> None:
+    """Call the algorithm's own check, by position: its parameters may have other names."""
+    algorithm.check_broadcast(broadcast, public)
 
 
 def rule_of(defense: Defense) -> SumRule:

@@ -19,7 +19,7 @@ ODD = ["1", True, float("nan"), float("inf"), -1, 0, 1.5, [1], None, np.array([1
 NEEDED: dict[str, Any] = {
     "noise_multiplier": 1.0, "norm": 1.0, "quantile": 0.5, "rate": 0.5, "cohort": 2, "clients": 5, "threshold": 3,
     "holders": 5, "epsilon": 1.0, "delta": 1e-5, "rounds": 3, "shape": (3,), "name": "w", "bound": 1.0,
-    "levels": (2, 3),
+    "levels": (2, 3), "masking": defenses.secure_aggregation(), "groups": 3,
     "edges": (0.0, 1.0), "features": 2, "by": "arm", "statistic": statistics.Mean(2), "times": (1.0, 2.0, 3.0),
 }  # fmt: skip
 """Values of the parameters that have no default."""
@@ -86,7 +86,7 @@ def test_a_number_outside_its_domain_is_named(made: Callable[..., Any], paramete
         name: NEEDED[name]
         for name, other in inspect.signature(made).parameters.items()
         if name in GIVEN
-        or (other.default is other.empty and other.kind is other.POSITIONAL_OR_KEYWORD and name in NEEDED)
+        or (other.default is other.empty and other.kind is not other.VAR_KEYWORD and name in NEEDED)
     }
     fits = fitting(made, parameter)
     for value in ODD:
