@@ -85,8 +85,7 @@ def test_a_number_outside_its_domain_is_named(made: Callable[..., Any], paramete
     given = {
         name: NEEDED[name]
         for name, other in inspect.signature(made).parameters.items()
-        if name in GIVEN
-        or (other.default is other.empty and other.kind is not other.VAR_KEYWORD and name in NEEDED)
+        if name in GIVEN or (other.default is other.empty and other.kind is not other.VAR_KEYWORD and name in NEEDED)
     }
     fits = fitting(made, parameter)
     for value in ODD:
