@@ -68,10 +68,18 @@ def module_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
         tree = ast.parse(path.read_text())
-        nodes = tree.body if path.stem == "__init__" else ast.walk(tree)
+        nodes = tree.body if path.stem == "__init__" else statements(tree)
         found = {name for node in nodes for name in _imports(node)}
         graph[module] = {name if name in files else name.rpartition(".")[0] for name in found} & set(files) - {module}
     return graph
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Iterate over all statements inside a node, without entering their expressions."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, field, ()):
+            yield child
+            yield from statements(child)
 
 
 def _dotted(path: Path) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.house import statements
+
 ROOT = Path(__file__).parents[1]
 FLOORS = {
     "_tensors": 0,
@@ -68,7 +70,7 @@ FILES = [
 
 def imported(tree: ast.AST) -> set[str]:
     names = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("securefed"):
             names |= {node.module.split(".")[1]} if "." in node.module else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):

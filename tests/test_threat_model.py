@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from securefed import _catalogue as catalogue
+from tests.house import statements
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "threat-model.md"
@@ -26,10 +28,24 @@ PROSE = re.compile(r"What stands above holds(?: for each exchange)?, with these 
 
 
 @cache
+def files_by_name() -> Mapping[str, list[Path]]:
+    """The test files by name."""
+    found: dict[str, list[Path]] = {}
+    for path in TESTS.rglob("test_*.py"):
+        found.setdefault(path.name, []).append(path)
+    return found
+
+
+@cache
+def trees_of(file: str) -> tuple[ast.Module, ...]:
+    """Syntax trees of the test files of that name."""
+    return tuple(ast.parse(path.read_text()) for path in files_by_name().get(file, ()))
+
+
+@cache
 def left_out(file: str) -> tuple[str, ...]:
     """Names of the tests in the test files of that name that `make test` leaves out whole."""
-    trees = [ast.parse(path.read_text()) for path in TESTS.rglob(file)]
-    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for tree in trees_of(file) for node in statements(tree) if isinstance(node, ast.FunctionDef)]
     marks = {node.name: {ast.unparse(mark) for mark in node.decorator_list} for node in functions}
     return tuple(name for name, found in marks.items() if "pytest.mark.exhaustive" in found)
 
@@ -37,8 +53,7 @@ def left_out(file: str) -> tuple[str, ...]:
 @cache
 def names_in(file: str) -> tuple[str, ...]:
     """Names of the tests that pytest collects from the test files of that name, and always runs."""
-    trees = [ast.parse(path.read_text()) for path in TESTS.rglob(file)]
-    return tuple(name for tree in trees for name in collected(tree))
+    return tuple(name for tree in trees_of(file) for name in collected(tree))
 
 
 def collected(tree: ast.Module) -> list[str]:
