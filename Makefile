@@ -12,8 +12,8 @@ RELEASE_ARGS ?=
 NIGHTLY_ARGS ?=
 # The quickest notebook; `make test-all` runs all of them.
 QUICK_NOTEBOOKS := notebooks/04_losac_claimed_defence.ipynb
-# One more process than cores: some tests wait for processes of their own.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# As many processes as cores: on two cores a third takes 20 s longer, since each imports and collects all tests.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 OTHER_NOTEBOOKS := $(filter-out $(QUICK_NOTEBOOKS),$(sort $(wildcard notebooks/*.ipynb)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -42,7 +42,7 @@ audit: $(READY)  ## Attack every algorithm under every defence on real digits; w
 flower-demo: $(READY)  ## One Flower app on this machine, plain and secured, with a SuperNode that dies (some minutes)
 	$(BIN)/python -m examples.flower_demo
 
-test: $(READY)  ## What a change must pass: a sample of all combinations, one notebook (about 6 minutes on 2 cores)
+test: $(READY)  ## What a change must pass: a sample of all combinations, one notebook (about 5 minutes on 2 cores)
 	$(PYTEST) -m "not exhaustive" --hypothesis-profile quick --nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
 
 test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slow searches and statistics, more examples
@@ -54,7 +54,7 @@ test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
 test-kernel: $(READY)  ## Algorithms, attacks and audits once more, under an OpenBLAS kernel that is not this machine's own
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.other_kernel -n $(WORKERS) --dist worksteal -m "not exhaustive" --hypothesis-profile quick
 
-test-all: test test-rest test-notebooks test-kernel  ## Every test and all notebooks (about 27 minutes on 2 cores)
+test-all: test test-rest test-notebooks test-kernel  ## Every test and all notebooks (about 25 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .
