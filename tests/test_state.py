@@ -90,3 +90,10 @@ def test_numpy_integers_are_keys_like_others() -> None:
 def test_integers_beyond_int64_are_refused_by_name(value: int) -> None:
     with pytest.raises(DataError, match=r"'value' holds .* beyond int64"):
         pack(Box(value))
+
+
+@pytest.mark.parametrize("count", [2**40, 3, -1])
+def test_a_tuple_of_more_entries_than_there_are_tensors_is_refused_before_it_is_made(count: int) -> None:
+    packed = pack(Box(value=(1, 2))) | {"value:t": np.asarray(count, np.int64)}
+    with pytest.raises(DataError):
+        restore(Box(value=()), packed)

@@ -165,6 +165,8 @@ def _get(tensors: Tensors, name: str, template: Any = None) -> Any:
         return restore(template, unnest(name, tensors))
     if f"{name}:t" in tensors:
         count = int(tensors[f"{name}:t"])
+        if not 0 <= count <= len(tensors):  # every entry is at least one tensor
+            raise DataError(f"field {name!r} is said to have {count} entries, more than there are tensors")
         alike = isinstance(template, tuple) and len(template) == count
         parts = template if alike else (None,) * count
         return tuple(_get(tensors, f"{name}/{index}", part) for index, part in enumerate(parts))
