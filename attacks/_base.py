@@ -125,7 +125,7 @@ class Reconstruction(ShapeRepr):
 
 
 Observed_contra = TypeVar("Observed_contra", contravariant=True)
-"""What an attack reads: a `View` of a recorded run, or the `Dialogue` of a server that chooses its broadcasts."""
+"""The input of an attack: a `View` of a recorded run, or the `Dialogue` of a server that chooses its broadcasts."""
 
 
 @runtime_checkable

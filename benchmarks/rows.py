@@ -52,7 +52,7 @@ def _timed(call: Callable[[], object], runs: int, clock: Callable[[], float]) ->
 
 
 def clocked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """What a call returns, and the CPU seconds that it took."""
+    """Return the result of a call, and the CPU seconds that it took."""
     start = time.process_time()
     result = call(*arguments)
     return result, time.process_time() - start

@@ -270,7 +270,7 @@ def test_views_hold_the_sums_of_groups_and_a_saved_transcript_keeps_them(tmp_pat
 
 
 def test_the_audit_s_attack_reads_a_group_and_with_its_other_clients_the_target() -> None:
-    """What groups cost: without them the same attack finds the sum of all (`benchmarks.pages.group_sums`)."""
+    """Groups cost privacy: without them the same attack finds the sum of all (`benchmarks.pages.group_sums`)."""
     method, public = SSI(rank=2, tolerance=0.0), Public.of(DATA)
     found = Federation(method, DATA, chain(grouped(secure_aggregation(), groups=5)), seed=1).run(4).transcript
     own = next(set(members) for members in found.records[0].sums if 3 in members)

@@ -19,7 +19,7 @@ from securefed.attacks._generic.client_replay import Replay
 from securefed.errors import SecureFedError
 
 _FAILURES = (SecureFedError, ArithmeticError, ValueError)
-"""What a client step may raise on rows that an attacker tries."""
+"""Errors that a client step may raise on rows that an attacker tries."""
 
 
 @dataclass(frozen=True)

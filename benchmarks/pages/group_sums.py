@@ -1,4 +1,4 @@
-"""What a server reads of one client from the sum of its group: `python -m benchmarks.pages.group_sums`.
+"""Measure how much of one client a server reads from the sum of its group: `python -m benchmarks.pages.group_sums`.
 
 Digits dealt to 20 clients with skewed labels, subspace iteration, 12 rounds under `grouped` with 5 groups of 4, and
 under one secure sum. The audit's attack `gram/power` runs on the audit's own views: the sum over all 20, that of the

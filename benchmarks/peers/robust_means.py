@@ -1,4 +1,4 @@
-"""What one lying client of 20 does to a model under grouped sums: `python -m benchmarks robust_means`.
+"""Measure how one lying client of 20 changes a model under grouped sums: `python -m benchmarks robust_means`.
 
 Digits (1,797 rows of 64 columns, a quarter kept to test), softmax regression by FedAvg, 20 clients in 5 groups of 4,
 20 rounds, 10 seeds. A run makes the sums of groups in the clear, by the code that estimates from masked ones

@@ -1,4 +1,4 @@
-"""What each rank does in the tests of whole trainings."""
+"""The work of one rank in the tests of whole trainings; each function returns the arrays that a test looks at."""
 
 from __future__ import annotations
 
