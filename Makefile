@@ -12,7 +12,7 @@ RELEASE_ARGS ?=
 NIGHTLY_ARGS ?=
 # The quickest notebook; `make test-all` runs all of them.
 QUICK_NOTEBOOKS := notebooks/04_losac_claimed_defence.ipynb
-# As many processes as cores: on two cores a third takes 20 s longer, since each imports and collects all tests.
+# As many processes as cores: each imports and collects all tests, which takes about 9 s of processor time.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 OTHER_NOTEBOOKS := $(filter-out $(QUICK_NOTEBOOKS),$(sort $(wildcard notebooks/*.ipynb)))
