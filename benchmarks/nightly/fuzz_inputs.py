@@ -146,7 +146,8 @@ def _value(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool) and rng.random() < 0.7:
         return not value
     if isinstance(value, int | float) and rng.random() < 0.5:
-        return rng.choice((value + 1, value - 1, value * 2, -value, value * 1000, value / 2))
+        half = value / 2 if abs(value) < 2**1000 else value // 2  # an integer may be beyond all floats
+        return rng.choice((value + 1, value - 1, value * 2, -value, value * 1000, half))
     if rng.random() < 0.02:
         return json.loads("[" * (depth := rng.choice((50, 900))) + "]" * depth)
     return rng.choice(_NUMBERS) if rng.random() < 0.6 else rng.choice(_OTHERS)

@@ -46,6 +46,12 @@ def test_mutations_follow_the_seed_and_reach_the_values_of_terms(found: list[Tar
     assert read > 10  # other terms, and not only refused bytes
 
 
+def test_integers_beyond_all_floats_are_mutated_too() -> None:
+    data = json.dumps({"clients": 10**400}).encode()
+    seen = {mutate(data, [data], random.Random(i)) for i in range(400)}  # noqa: S311
+    assert json.dumps({"clients": 10**400 // 2}).encode() in seen
+
+
 def test_a_short_search_finds_nothing(tmp_path: Path) -> None:
     counted = fuzz.search(math.inf, 3, tmp_path, 150)
     assert counted["findings"] == [] and sum(counted["fed"].values()) == 150
