@@ -26,8 +26,8 @@ from securefed._persistence.packing import from_bytes, nest, pack, restore, unne
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
-from securefed._runtime.sum_facts import MessageLimits
-from securefed._tensors import Array, Layout, Tensors
+from securefed._runtime.sum_facts import MessageLimits, SumFacts
+from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
     SupportsPipelining,
@@ -36,7 +36,6 @@ from securefed.defenses._aggregation import (
     SupportsVerification,
 )
 from securefed.defenses._base import (
-    Defense,
     Outgoing,
     Plan,
     Session,
@@ -158,9 +157,7 @@ class OpenExchange:
     Between two calls its whole state is data (`freeze`).
 
     Args:
-        defense: protects the contributions in messages.
-        layouts: by kind of exchange, the tensors that a client uploads.
-        clients: the planned cohort size, a constant of the run.
+        facts: what all parties of the sum agreed on.
         number: the exchange's number, never used before in this run.
         content: what requests hold beside the protocol's fields.
         log: where messages are recorded.
@@ -179,11 +176,10 @@ class OpenExchange:
     """
 
     def __init__(
-        self, defense: Defense, layouts: Mapping[str, Layout], clients: int, number: int, content: ExchangeContent,
-        log: MessageLog, so_far: SumsSoFar | None = None, prepared: Any = None,
+        self, facts: SumFacts, number: int, content: ExchangeContent, log: MessageLog, so_far: SumsSoFar | None = None,
+        prepared: Any = None,
     ) -> None:  # fmt: skip
-        header = content.header
-        plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
+        header, plan, defense = content.header, facts.plan(content.header), facts.defense
         session = Session(log.transcript.run, number, header.cohort, plan)
         context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
         session = self.session = replace(session, context=context, so_far=so_far or session.so_far)

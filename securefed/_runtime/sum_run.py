@@ -125,7 +125,7 @@ class SumRun:
         self.given_up = 0
         """Rounds that were given up without a sum: clients answer no further attempt at them."""
         self._doublings = {TRAIN: 0, EVALUATE: 0}  # of the declared bounds, since a client was out of range
-        self._learned = self.defense.start(facts.schema.layouts[TRAIN])  # of an adaptive defence, such as its clip
+        self._learned = facts.learned  # of an adaptive defence, such as its clip
         self._counted = CountedClients(facts.schema.needs_outcome)
 
     @property
@@ -172,11 +172,9 @@ class SumRun:
     def _open(self, number: int, header: ExchangeHeader) -> OpenExchange:
         """Open an exchange with this number and header."""
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
-        counted, schema = self._counted, self._facts.schema
+        counted = self._counted
         content = ExchangeContent(header, self.next_broadcast(), counted.listed(header.cohort), counted.body)
-        self.exchange = OpenExchange(
-            self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
-        )
+        self.exchange = OpenExchange(self._facts, number, content, self.log, self._so_far, prepared)
         return self.exchange
 
     def completed(self, summed: ExchangeResult) -> None:

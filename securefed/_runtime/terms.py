@@ -7,7 +7,6 @@ Server and clients make them alike from the same arguments: `Federation` for a s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,13 +17,12 @@ from securefed._class_names import ClassName, numbered_apart, numbering
 from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
-from securefed._runtime.client import ClientNode
+from securefed._runtime.client import ClientNode, RunFacts
 from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
 from securefed._runtime.grouped_checks import check_grouped
-from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
-from securefed._runtime.sum_facts import SumFacts, SumSchema
+from securefed._runtime.sum_facts import SumSchema
 from securefed._runtime.sum_memory import SumRule
 from securefed._tensors import Layout, Tensors
 from securefed.algorithms._base import Algorithm
@@ -39,20 +37,8 @@ from securefed.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms(SumFacts):
-    """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`.
-
-    Attributes:
-        algorithm: the method with its hyper-parameters.
-        public: the public facts.
-        seed: seeds initial states, cohorts and mini-batches.
-        reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
-    """
-
-    algorithm: Algorithm[Any, Any]
-    public: Public
-    seed: int
-    reveals: bool
+class Terms(RunFacts):
+    """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`."""
 
     @classmethod
     def of(
@@ -108,33 +94,16 @@ class Terms(SumFacts):
             exchanges=exchanges, rule=rule or rule_of(layer),
         )  # fmt: skip
 
-    def node(
-        self,
-        client: ClientId,
-        run: str,
-        data: Dataset,
-        *,
-        keep: bool = False,
-        ledger: Ledger | None = None,
-        sums: Ledger | None = None,
-        persist: Callable[[ClientNode], None] | None = None,
-    ) -> ClientNode:
+    def node(self, client: ClientId, run: str, data: Dataset, **settings: Any) -> ClientNode:
         """Make the node of one client, enrolled with its data.
 
         Args:
             client: its id.
             run: identifier of the run.
             data: its rows.
-            keep: whether it keeps its last encoded contribution, for simulations that score collusion.
-            ledger: as in `ClientNode`.
-            sums: as in `ClientNode`.
-            persist: as in `ClientNode`.
+            settings: as of `SumNode`.
         """
-        return ClientNode(
-            client, run, self.schema, data, self.defense, algorithm=self.algorithm, public=self.public, seed=self.seed,
-            keep=keep, reveal=self.reveals, exchanges=self.exchanges, ledger=ledger, rule=self.rule, sums=sums,
-            persist=persist,
-        )  # fmt: skip
+        return ClientNode(client, run, self, data, **settings)
 
     def check_rows(self, client: ClientId, data: Dataset) -> None:
         """Raise `DataError` unless a client's data are what the public facts declare of them."""

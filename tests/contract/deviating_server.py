@@ -53,7 +53,7 @@ class Partner(SumNode):
     terms = "those of the battery"
 
     def __init__(self, facts: SumFacts, client: int) -> None:
-        super().__init__(client, RUN, lenient(facts.schema), facts.defense)
+        super().__init__(client, RUN, SumFacts(defense=facts.defense, schema=lenient(facts.schema)))
         self.exchanges = _AnyExchange()  # type: ignore[assignment]
         self._commits = _AnyCount(**vars(self._commits))
 
@@ -223,12 +223,9 @@ class World:
 
     def __post_init__(self) -> None:
         terms = self.terms
-        own = {name: getattr(terms, name) for name in ("algorithm", "public", "seed") if hasattr(terms, name)}
-        victim = self.node(
-            VICTIM, RUN, terms.schema, self.data, terms.defense, reveal=getattr(terms, "reveals", False),
-            exchanges=terms.exchanges, **own,
-        )  # fmt: skip
-        nodes: dict[int, Any] = {VICTIM: victim} | {i: Partner(terms, i) for i in range(1, CLIENTS)}
+        nodes: dict[int, Any] = {VICTIM: self.node(VICTIM, RUN, terms, self.data)} | {
+            i: Partner(terms, i) for i in range(1, CLIENTS)
+        }
         helper = terms.defense.aggregation.helper(CLIENTS, _key(terms.defense))
         if helper is not None:
             nodes[helper.party] = HelperNode(helper, RUN)
@@ -251,9 +248,7 @@ class World:
         """One exchange to its end; what it precomputed is used by the next one."""
         content = ExchangeContent(header, broadcast, counted, lambda client: body)
         prepared, self.prepared = self.prepared, None
-        exchange = OpenExchange(
-            self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, None, prepared
-        )
+        exchange = OpenExchange(self.terms, number, content, self.log, None, prepared)
         try:
             return self.coordinator.exchange(exchange)
         finally:
