@@ -2,8 +2,8 @@
 
 A run goes in stages: the server has one request for each party, and the transport brings the replies. A transport
 carries bytes and checks nothing; messages are checked by the parties that decode them. An exchange (`OpenExchange`)
-makes one sum in several stages, and does no I/O itself: `Coordinator.exchange` sends each stage's requests and hands it
-the replies. Messages outside exchanges, such as the question for scalars by which an algorithm chooses the cohort, go
+makes one sum in several stages, and does no I/O itself: `Coordinator.carry` sends a stage's requests and hands it the
+replies. Messages outside exchanges, such as the question for scalars by which an algorithm chooses the cohort, go
 by `Coordinator.ask`.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from securefed._messages import SERVER, ClientId, Message, PartyId
-from securefed._runtime.open_exchange import ExchangeResult, MessageLog, OpenExchange
+from securefed._runtime.open_exchange import MessageLog, OpenExchange
 from securefed._tensors import Tensors
 from securefed.defenses._base import Helper
 from securefed.errors import MessageRefused
@@ -172,20 +172,13 @@ class Coordinator:
     def __init__(self, transport: Transport, log: MessageLog, timeout: float | None = None) -> None:
         self._transport, self._log, self._timeout = transport, log, timeout
 
-    def exchange(self, exchange: OpenExchange) -> ExchangeResult:
-        """Carry an exchange's messages until it ends, and return its result.
-
-        Raises:
-            ClientOut, RangeRefused, DivergenceError, TooFewSurvivors: as `OpenExchange.close_stage`.
-        """
-        while True:
-            outgoing: Mapping[PartyId, bytes] = exchange.outgoing
-            if self._log.keep:  # the transcript then has all requests of a stage before its replies
-                outgoing = dict(outgoing)
-            for party, data in arrivals(self._transport, outgoing, self._timeout):
-                exchange.receive(party, data)
-            if (result := exchange.close_stage()) is not None:
-                return result
+    def carry(self, exchange: OpenExchange) -> None:
+        """Carry the requests and replies of the stage that is open."""
+        outgoing: Mapping[PartyId, bytes] = exchange.outgoing
+        if self._log.keep:  # the transcript then has all requests of a stage before its replies
+            outgoing = dict(outgoing)
+        for party, data in arrivals(self._transport, outgoing, self._timeout):
+            exchange.receive(party, data)
 
     def ask(self, run: str, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
         """Send messages outside any exchange; a client that does not answer as asked is left out of the replies.

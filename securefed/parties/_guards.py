@@ -7,12 +7,11 @@ and of parties in a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 from securefed._hyperparameters import check_integer
-from securefed._messages import ClientId
 from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import LedgerEntries, Limits
@@ -22,7 +21,7 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._grouped_sums import Grouped, masking_in
-from securefed.errors import ConfigError, TooFewSurvivors
+from securefed.errors import ConfigError
 
 COUNT: Final = "count"
 """Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
@@ -127,12 +126,6 @@ def check_minima(terms: GuardedTerms) -> None:
         check_integer("least_rows", terms.least_rows, 1)
         if not any(shape == () for name, shape in terms.shapes.items() if counts_rows(name)):
             raise ConfigError(f"least_rows is compared with the number of rows, a tensor {COUNT!r} of one number")
-
-
-def check_parties(terms: GuardedTerms, survivors: Sequence[ClientId]) -> None:
-    """Raise `TooFewSurvivors` where a sum is over fewer parties than the terms release a result of."""
-    if terms.least_parties is not None and len(survivors) < terms.least_parties:
-        raise TooFewSurvivors(f"{len(survivors)} parties, and the terms release a result of {terms.least_parties}")
 
 
 def check_seal(terms: GuardedTerms, seal: Seal | None) -> None:

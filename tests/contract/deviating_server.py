@@ -250,7 +250,11 @@ class World:
         prepared, self.prepared = self.prepared, None
         exchange = OpenExchange(self.terms, number, content, self.log, None, prepared)
         try:
-            return self.coordinator.exchange(exchange)
+            result: ExchangeResult | None = None
+            while result is None:
+                self.coordinator.carry(exchange)
+                result = exchange.close_stage()
+            return result
         finally:
             self.prepared = exchange.prepared
 
