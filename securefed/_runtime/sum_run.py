@@ -348,12 +348,12 @@ class SumRun:
         """Take over what `kept` returned."""
         loop: dict[str, Any] = values["loop"]
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
-        followed, announced = (
-            {number: unnest(f"{name}/{number}", tensors) for number in values[name]}
+        sent: dict[str, dict[int, Tensors]] = {
+            name: {number: unnest(f"{name}/{number}", tensors) for number in values[name]}
             for name in ("followed", "announced")
-        )
+        }
         exchanges = {int(client): exchange for client, exchange in loop["counted"].items()}
-        self._counted = CountedClients(self._facts.schema.needs_outcome, exchanges, followed, announced)
+        self._counted = CountedClients(self._facts.schema.needs_outcome, exchanges, **sent)
         self.history = [RoundHistory.from_json(entry) for entry in loop["history"]]
         self.sums, self._learned = loop["sums"], tuple(loop["learned"])
         # files of an earlier version hold the survivors of the last sum only

@@ -20,7 +20,6 @@ from securefed._public import Public
 from securefed._runtime.client import ClientNode, RunFacts
 from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
-from securefed._runtime.grouped_checks import check_grouped
 from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
 from securefed._runtime.sum_facts import SumSchema
 from securefed._runtime.sum_memory import SumRule
@@ -32,8 +31,8 @@ from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import FixedSizeSampling
-from securefed.defenses._grouped_sums import masking_in
-from securefed.errors import DataError
+from securefed.defenses._grouped_sums import Grouped, check_cohort, masking_in
+from securefed.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +81,15 @@ class Terms(RunFacts):
         if isinstance(sampler_of(layer), FixedSizeSampling):  # the accountant counts on a secret draw
             check_cohort_secrecy(algorithm, public)
         check_grouped(layer, algorithm, public)
-        if reveals or evaluate_every:
-            plan = layer.plan(schema.layouts[TRAIN], public.cohort)
-            if reveals:
-                check_no_noise(algorithm, plan)
-            if evaluate_every:
-                check_evaluation(plan, algorithm)
-        exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
-        return cls(
+        terms = cls(
             algorithm=algorithm, defense=layer, public=public, seed=seed, schema=schema, reveals=reveals,
-            exchanges=exchanges, rule=rule or rule_of(layer),
+            exchanges=ExchangeSchedule(rounds, evaluate_every, max_void), rule=rule or rule_of(layer),
         )  # fmt: skip
+        if reveals:
+            check_no_noise(algorithm, terms.training)
+        if evaluate_every:
+            check_evaluation(terms.training, algorithm)
+        return terms
 
     def node(self, client: ClientId, run: str, data: Dataset, **settings: Any) -> ClientNode:
         """Make the node of one client, enrolled with its data.
@@ -177,3 +174,24 @@ def rule_of(defense: Defense) -> SumRule:
     """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
     masking = masking_in(defense.aggregation)
     return SumRule(least_block=1 if masking is None else masking.survivor_change)
+
+
+def check_grouped(defense: Defense, algorithm: Algorithm[Any, Any], public: Public) -> None:
+    """Raise `ConfigError` where sums made group by group do not fit the algorithm or the cohort.
+
+    Args:
+        defense: of the run.
+        algorithm: refused under a robust mean where it declares `exact_sums`, or needs the outcome of a round as
+            updates of duals do.
+        public: numbers of clients, in all and planned for a sum.
+    """
+    grouped = defense.aggregation
+    if not isinstance(grouped, Grouped):
+        return
+    if grouped.robust and (algorithm.exact_sums or algorithm.needs_outcome):
+        raise ConfigError(
+            f"{type(algorithm).__name__} keeps running sums or duals that follow from the exact sum of all survivors, "
+            f"and {grouped} gives a robust mean in its place; take `secure_aggregation()` without groups, or "
+            "an algorithm that begins anew from each sum, such as FedAvg(...)"
+        )
+    check_cohort(defense, public.cohort, public.clients)
