@@ -120,7 +120,7 @@ class SumClient:
         own = terms.for_party(party, identity)
         self._facts = terms.core if own is terms.defense else replace(terms.core, defense=own)
         if file is not None:
-            check_seal(terms, seal)
+            check_seal(terms.plan, seal)
         self._file = None if file is None else StateFile(file, _KIND, seal)
         hides = terms.defense.aggregation.hides  # else there is nothing to remember
         self._beside = partial(open_beside, Path(file), seal) if file is not None and hides else None
