@@ -110,8 +110,8 @@ def check_seal(plan: Plan, seal: Seal | None) -> None:
     if plan.verified and seal is None:
         raise ConfigError(
             "with verify=True a client keeps a key between rounds, which must not be stored unencrypted: give a seal "
-            "(Seal.from_file; seal= of client_app, on the command line --seal-key-file, in a site's file seal), or keep "
-            "no file"
+            "(Seal.from_file; seal= of client_app, on the command line --seal-key-file, in a site's file seal), or "
+            "keep no file"
         )
 
 
