@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._hyperparameters import check_integer
-from securefed._messages import Aggregate, ClientId
+from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.frozen import check_owner, complete, frozen, thawed
 from securefed._persistence.packing import nest, pack, restore, unnest
 from securefed._persistence.state_file import StateFile
@@ -30,8 +30,8 @@ from securefed._runtime.run_options import RunOptions
 from securefed._runtime.sum_run import SumRun
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
-from securefed._transports import Coordinator, Transport
-from securefed.errors import ConfigError, DivergenceError, SecureFedError
+from securefed._transports import Transport, arrivals
+from securefed.errors import ConfigError, DivergenceError, MessageRefused, SecureFedError
 
 Progress = Callable[[RoundHistory], None]
 """Function that is called with each completed round."""
@@ -86,7 +86,7 @@ class Server(SumRun):
             terms, run, about, max_void=options.max_void, budget=options.budget, keep=bool(options.keep_transcript),
             chosen=options.schedule is not None or self._chooser is not None,
         )  # fmt: skip
-        self._coordinator = Coordinator(transport, self.log, options.timeout)
+        self._transport = transport
         self.state: Any = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         """The algorithm's server state."""
         self._reserved = 0  # the checkpoint on disk reserves the numbers below this one for this process
@@ -208,7 +208,11 @@ class Server(SumRun):
         summed: ExchangeResult | None = None
         while summed is None:
             assert self.exchange is not None
-            self._coordinator.carry(self.exchange)
+            outgoing: Mapping[PartyId, bytes] = self.exchange.outgoing
+            if self.log.keep:  # the transcript then has all requests of a stage before its replies
+                outgoing = dict(outgoing)
+            for party, data in arrivals(self._transport, outgoing, self._options.timeout):
+                self.exchange.receive(party, data)
             summed = self.close_stage()
         # simulated clients' encoded contributions, for collusion views and scoring
         for client in summed.record.survivors if self.log.keep else ():
@@ -255,12 +259,32 @@ class Server(SumRun):
         return by_revealed(chooser, self._ask(REVEAL, candidates, self.algorithm.broadcast(self.state)), size, round)
 
     def _ask(self, stage: str, clients: Iterable[ClientId], broadcast: Tensors) -> dict[ClientId, Tensors]:
-        """Send clients the broadcast outside any exchange, and return their replies.
+        """Send clients the broadcast outside any exchange, and return the tensors of their replies, by client.
 
-        The messages have a number of their own, since clients answer no number twice.
+        The messages have a number of their own, since clients answer no number twice. A client that does not answer as
+        asked is left out.
+
+        Args:
+            stage: `COMMIT` (how the last round ended) or `REVEAL` (scalars that a selection needs).
+            clients: the receivers.
+            broadcast: the current one.
         """
-        bodies = {client: self._counted.body_outside(client, broadcast) for client in clients}
-        return self._coordinator.ask(self.transcript.run, self._next_number(), stage, bodies)
+        number, log, outgoing, answered = self._next_number(), self.log, {}, {}
+        for client in clients:
+            body = self._counted.body_outside(client, broadcast)
+            outgoing[client] = log.sent(Message(self.transcript.run, number, stage, SERVER, client, body))
+        for party, data in arrivals(self._transport, outgoing, self._options.timeout):
+            if party not in outgoing:
+                continue
+            log.up += len(data)
+            try:
+                reply = Message.decode(data, claimed_sender=party)
+            except MessageRefused:
+                continue
+            if (reply.round, reply.stage, reply.sender) == (number, stage, party):
+                log.note(reply, len(data))
+                answered[party] = reply.body
+        return dict(sorted(answered.items()))
 
     def _rounds_so_far(self, stopped: str | None, uncommitted: tuple[ClientId, ...] | None = None) -> Result:
         """Collect the result of the complete rounds, without a message.

@@ -25,7 +25,7 @@ from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
 from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
-from securefed._transports import Coordinator, HelperNode
+from securefed._transports import HelperNode
 from securefed.defenses import Defense
 from securefed.errors import ConfigError, SecureFedError
 from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
@@ -231,7 +231,6 @@ class World:
             nodes[helper.party] = HelperNode(helper, RUN)
         self.wire = Wire(nodes)
         self.log, self.prepared = MessageLog(Transcript(RUN), keep=False), None
-        self.coordinator = Coordinator(self.wire, self.log)
 
     def play(
         self, number: int, header: ExchangeHeader, broadcast: Tensors, counted: CountedExchanges, body: Tensors
@@ -252,7 +251,8 @@ class World:
         try:
             result: ExchangeResult | None = None
             while result is None:
-                self.coordinator.carry(exchange)
+                for party, data in sorted(self.wire.exchange(dict(exchange.outgoing), None).items()):
+                    exchange.receive(party, data)
                 result = exchange.close_stage()
             return result
         finally:

@@ -14,7 +14,7 @@ from securefed._runtime.exchange_context import CountedExchanges, exchange_conte
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.open_exchange import ExchangeContent, MessageLog, OpenExchange
 from securefed._runtime.sum_facts import SumFacts, SumSchema
-from securefed._transports import Coordinator
+from securefed._transports import arrivals
 from securefed.defenses import Session, UploadContext, secure_aggregation
 from securefed.defenses._aggregation import SupportsStreaming
 from securefed.defenses._base import INDICATOR
@@ -144,7 +144,8 @@ def peak_bytes(kind, clients) -> int:
         exchange = OpenExchange(SumFacts(defense=defense, schema=schema), 0, content, log)
         summed = None
         while summed is None:
-            Coordinator(transport, log).carry(exchange)
+            for party, data in arrivals(transport, exchange.outgoing, None):
+                exchange.receive(party, data)
             summed = exchange.close_stage()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
