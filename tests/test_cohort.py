@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,6 @@ def test_a_defence_does_not_hide_what_is_revealed_so_it_must_be_asked_for() -> N
 def test_a_client_that_did_not_agree_reveals_nothing() -> None:
     federation = Federation(Picky(), data(), cohort=2)
     for node in federation.nodes.values():
-        node._reveal = False
+        node._agreed = replace(node._agreed, reveals=False)
     with pytest.raises(RoundVoid, match="no candidate revealed"):
         federation.run(1)

@@ -11,8 +11,8 @@ import pytest
 
 from securefed import Dataset, DataUsage, Federation, Ledger, Limits, Public, RunOptions, Terms, Transcript
 from securefed import _catalogue as catalogue
-from securefed._runtime.grouped_checks import check_grouped
 from securefed._runtime.sum_memory import GROUP, REFUSAL, SumMemory
+from securefed._runtime.terms import check_grouped
 from securefed.algorithms import SSI, FedAvg
 from securefed.attacks import Target, views
 from securefed.defenses import Identities, chain, clip, grouped, secure_aggregation

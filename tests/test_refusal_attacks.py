@@ -90,10 +90,7 @@ def gram_of(forms: dict[tuple[int, int], float]) -> np.ndarray:
 
 
 def client(order: type[ClientNode], terms: Terms, data: Dataset = DATA) -> ClientNode:
-    return order(
-        VICTIM, RUN, terms.schema, data, terms.defense, algorithm=terms.algorithm, public=terms.public, seed=terms.seed,
-        keep=False, exchanges=terms.exchanges,
-    )  # fmt: skip
+    return order(VICTIM, RUN, terms, data)
 
 
 @ORDERS

@@ -77,7 +77,7 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
     if not 0 <= party < at.terms.clients:
         raise ConfigError(f"--party must be 0 to {at.terms.clients - 1}, a client of these terms; got {party}")
     check_private(at.state, at.folder)
-    check_seal(at.terms, at.seal)
+    check_seal(at.terms.plan, at.seal)
     file = at.file(CLIENT_STATE)
     with file.alone():
         name, request, refused = newest_request(at, party, keys.server)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from securefed._runtime.client_state import ClientNodeState, ComputedContributio
 from securefed._runtime.cohorts import selecting
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, integers
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
-from securefed._runtime.sum_facts import SumSchema
+from securefed._runtime.sum_facts import SumFacts
 from securefed._runtime.sum_node import SumNode
 from securefed._tensors import Tensors
 from securefed._transports import BatchEndpoint
@@ -34,10 +34,26 @@ from securefed.algorithms._base import Algorithm, RoundOutcome
 from securefed.algorithms._capabilities import SupportsBatches, SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense
 from securefed.errors import BudgetSpent, ContradictionError, MalformedError, SecureFedError
 
 COMMIT, REVEAL = "commit", "reveal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts(SumFacts):
+    """The facts of a sum, and the algorithm that computes its contributions (`Terms`).
+
+    Attributes:
+        algorithm: the method with its hyper-parameters.
+        public: the public facts.
+        seed: seeds initial states, cohorts and mini-batches, NOT any secret: secrets come from the operating system.
+        reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    public: Public
+    seed: int
+    reveals: bool
 
 
 class ClientNode(SumNode):
@@ -46,13 +62,8 @@ class ClientNode(SumNode):
     Args:
         client: this client's id.
         run: the run it belongs to; messages of another run are refused.
-        schema: names, shapes and types of every message's tensors.
+        terms: what all parties agreed on.
         data: this client's rows.
-        defense: protects the contributions in messages.
-        algorithm: computes the contributions.
-        public: the public facts.
-        seed: seeds the algorithm's randomness (mini-batches), NOT any secret: secrets come from the operating system.
-        reveal: whether this client agrees to reveal the scalars that the algorithm selects clients by.
         settings: as of `SumNode`.
     """
 
@@ -60,21 +71,18 @@ class ClientNode(SumNode):
     """Answers a stage for many simulated clients at once, this one included; the in-process transport calls it instead
     of `handle`. `None` for a client that answers alone."""
 
-    def __init__(
-        self, client: ClientId, run: str, schema: SumSchema, data: Dataset, defense: Defense, *,
-        algorithm: Algorithm[Any, Any], public: Public, seed: int, reveal: bool = False, **settings: Any,
-    ) -> None:  # fmt: skip
-        self.algorithm, self._public, self._seed, self._reveal = algorithm, public, seed, reveal
-        super().__init__(client, run, schema, defense, **settings)
+    def __init__(self, client: ClientId, run: str, terms: RunFacts, data: Dataset, **settings: Any) -> None:
+        self.algorithm, self._agreed = terms.algorithm, terms
+        super().__init__(client, run, terms, **settings)
         own: Any = self.algorithm
         self._spending: SupportsPrivacyCost[Any] | None = own if supports(own, SupportsPrivacyCost) else None
         with noted(f"client {client}"):
-            self.state = ClientNodeState(self.algorithm.enroll(data, public, self._rng(0)))
+            self.state = ClientNodeState(self.algorithm.enroll(data, terms.public, self._rng(0)))
 
     @property
     def terms(self) -> str:
         """The terms that this client agreed to, as text: algorithm, defence, public facts and seed."""
-        return f"{self.algorithm!r}; {self._defense!r}; {self._public!r}; seed {self._seed}"
+        return f"{self.algorithm!r}; {self._defense!r}; {self._agreed.public!r}; seed {self._agreed.seed}"
 
     def handle(self, message: Message) -> Message:
         """Answer one message; the reply is a named refusal where the message cannot be answered."""
@@ -95,7 +103,7 @@ class ClientNode(SumNode):
                 return None, self.algorithm.evaluate(state.committed, pending.broadcast)
             return self.algorithm.contribute(state.committed, pending.broadcast, self.rng(pending))
         except Exception as error:
-            if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
+            if not (self._facts.hide_absence or isinstance(error, SecureFedError)):
                 error.add_note(f"client {self.client}, round {pending.message.round}")
                 raise
             return error
@@ -136,7 +144,7 @@ class ClientNode(SumNode):
         Without `purpose`: 0 to enrol, else 1 + `header.round`, to contribute to a training round. With purpose (2, a):
         the same at attempt a > 0. With 1: 1 + `message.round`, to reveal scalars, as no header is at hand then.
         """
-        return np.random.default_rng([self._seed, self.client, round, *purpose])
+        return np.random.default_rng([self._agreed.seed, self.client, round, *purpose])
 
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         """Compute the privacy cost of answering the exchange, the algorithm's own noise included."""
@@ -155,7 +163,7 @@ class ClientNode(SumNode):
             return None
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
-        chooser = selecting(self.algorithm) if message.stage == REVEAL and self._reveal else None
+        chooser = selecting(self.algorithm) if message.stage == REVEAL and self._agreed.reveals else None
         if message.stage == REVEAL and chooser is None:
             raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
         counted = int(integers(message, "commit/round", 0))

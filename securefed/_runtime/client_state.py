@@ -24,7 +24,7 @@ from securefed._messages import ClientId, Message
 from securefed._persistence.packing import local, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import tensors_digest
 from securefed._runtime.exchange_header import BEFORE_ALL, ExchangeHeader, ExchangePosition
-from securefed._runtime.sum_facts import ExchangePlans, SumSchema
+from securefed._runtime.sum_facts import SumFacts
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import SupportsVerification
 from securefed.defenses._base import Session
@@ -158,17 +158,14 @@ class ClientCommits:
 
     Attributes:
         client: the client's id.
-        schema: names, shapes and types of the messages' tensors.
-        plans: the plans of the client's exchanges. `plans.hide_absence` is true where the defence lets a client that
-            has no contribution upload a stand-in, so that the server does not learn of it.
+        facts: what all parties of the sum agreed on.
         verifying: the aggregation, if its clients check the sums that counted them; else `None`.
         advance: makes the committed state of a tentative one, from the broadcast that followed from its sum (`None`
             where none is needed).
     """
 
     client: ClientId
-    schema: SumSchema
-    plans: ExchangePlans
+    facts: SumFacts
     verifying: SupportsVerification | None
     advance: Callable[[Any, Tensors | None], Any]
 
@@ -182,10 +179,10 @@ class ClientCommits:
         Raises:
             MalformedError: it is no broadcast of this run.
         """
-        if not self.schema.needs_outcome:
+        if not self.facts.schema.needs_outcome:
             return None
         followed = unnest("commit/broadcast", message.body) or broadcast
-        self.schema.check_broadcast(message.sender, followed)
+        self.facts.schema.check_broadcast(message.sender, followed)
         return followed
 
     def check(self, state: ClientNodeState, message: Message, counted: int) -> None:
@@ -213,7 +210,7 @@ class ClientCommits:
             announced = unnest("commit/announced", message.body)
             # The check reads names and shapes of the tensors and the threshold, which are the same in all plans for
             # training: doubled bounds or another clipping norm change steps and widths only.
-            self.verifying.client_check(state.sum_key, self.client, self.plans.training, announced)
+            self.verifying.client_check(state.sum_key, self.client, self.facts.training, announced)
 
     def commit(
         self, state: ClientNodeState, message: Message, counted: int
@@ -243,7 +240,7 @@ class ClientCommits:
                 settled = replace(settled, committed=self.advance(state.tentative, followed))
             return settled, None
         except Exception as error:
-            if not self.plans.hide_absence:
+            if not self.facts.hide_absence:
                 raise
             _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
             return replace(settled, committed_round=counted, stuck=True), error

@@ -8,7 +8,7 @@
 
 The aggregation protocol of the defence names the stages (masking: keys, shares, upload, unmasking). A party's first
 request holds the exchange's header, and the request for the upload also holds the broadcast that contributions are
-computed from, and which exchange counted each client last. `Coordinator` and `SumServer` drive it.
+computed from, and which exchange counted each client last. `Server` and `SumServer` drive it.
 
 A client that sits out, as where its values are out of range, uploads uniform integers under a defence that hides them,
 also in an entry of the plan called the indicator, where all others upload 0. The sum is then noise, and the indicator's
@@ -19,15 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from securefed._messages import REFUSAL, SERVER, Aggregate, Message, PartyId, RoundRecord, SentMessage, Transcript
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
-from securefed._runtime.sum_facts import MessageLimits
-from securefed._tensors import Array, Layout, Tensors
+from securefed._runtime.refusals import read_refusal
+from securefed._runtime.sum_facts import MessageLimits, SumFacts
+from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
     SupportsPipelining,
@@ -36,7 +36,6 @@ from securefed.defenses._aggregation import (
     SupportsVerification,
 )
 from securefed.defenses._base import (
-    Defense,
     Outgoing,
     Plan,
     Session,
@@ -53,6 +52,8 @@ from securefed.errors import (
     SurvivorsTooClose,
     TooFewSurvivors,
 )
+
+_STOPS: Final = {"RangeRefused": RangeRefused, "DivergenceError": DivergenceError}  # by name, as they are frozen
 
 
 class Requests(Mapping[PartyId, bytes]):
@@ -96,6 +97,13 @@ class MessageLog:
         """Keep one message that was sent or accepted."""
         if self.keep:
             self.transcript.sent.append(SentMessage(message, nbytes))
+
+    def sent(self, message: Message) -> bytes:
+        """Encode, count and keep one message that is sent."""
+        data = message.encode()
+        self.down += len(data)
+        self.note(message, len(data))
+        return data
 
 
 @dataclass(frozen=True)
@@ -158,9 +166,7 @@ class OpenExchange:
     Between two calls its whole state is data (`freeze`).
 
     Args:
-        defense: protects the contributions in messages.
-        layouts: by kind of exchange, the tensors that a client uploads.
-        clients: the planned cohort size, a constant of the run.
+        facts: what all parties of the sum agreed on.
         number: the exchange's number, never used before in this run.
         content: what requests hold beside the protocol's fields.
         log: where messages are recorded.
@@ -179,11 +185,10 @@ class OpenExchange:
     """
 
     def __init__(
-        self, defense: Defense, layouts: Mapping[str, Layout], clients: int, number: int, content: ExchangeContent,
-        log: MessageLog, so_far: SumsSoFar | None = None, prepared: Any = None,
+        self, facts: SumFacts, number: int, content: ExchangeContent, log: MessageLog, so_far: SumsSoFar | None = None,
+        prepared: Any = None,
     ) -> None:  # fmt: skip
-        header = content.header
-        plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
+        header, plan, defense = content.header, facts.plan(content.header), facts.defense
         session = Session(log.transcript.run, number, header.cohort, plan)
         context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
         session = self.session = replace(session, context=context, so_far=so_far or session.so_far)
@@ -288,7 +293,7 @@ class OpenExchange:
             "introduced": {str(party): began for party, began in self._introduced.items()},
             "sent": sorted(stage.sent),
             "replied": sorted(stage.replied),
-            "stop": stop_to_json(stage.stop),
+            "stop": None if stage.stop is None else [type(stage.stop).__name__, str(stage.stop)],
             "asked": sorted(stage.outgoing),
             "refusals": {str(party): reason for party, reason in self.refusals.items()},
             "same": {name: first[id(value)] for name, value in requests.items() if first[id(value)] != name},
@@ -313,7 +318,7 @@ class OpenExchange:
         for name, value in unnest("outgoing", everything).items():
             party, _, own = name.partition("/")
             requests[int(party)][own] = value
-        stop = stop_from_json(values.get("stop"))
+        stop = None if (told := values.get("stop")) is None else _STOPS[told[0]](told[1])
         self._open = _Stage(requests, set(values["sent"]), set(values["replied"]), stop=stop)
         for party in values["asked"]:
             if (data := tensors.get(f"accepted/{party}")) is not None:
@@ -334,12 +339,10 @@ class OpenExchange:
             if self.stage == self._protocol.upload:
                 body |= nest("broadcast", content.broadcast) | content.counted.body() | dict(content.commit(party))
         message = Message(self.session.run, self.session.round, self.stage, SERVER, party, body)
-        data = message.encode()
-        if party not in self._open.sent:
-            self._open.sent.add(party)
-            self.log.down += len(data)
-            self.log.note(message, len(data))
-        return data
+        if party in self._open.sent:
+            return message.encode()
+        self._open.sent.add(party)
+        return self.log.sent(message)
 
     def _step(self, replies: dict[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
         """Make the server's step; a refused reply is dropped and the step is repeated from the same state.

@@ -6,14 +6,12 @@ A client that does not answer a request sends a refusal instead (`refusal_body`)
 Two refusals depend on the client's data: `RangeRefused` (a value is too large for the planned encoding) and
 `DivergenceError` (its training diverged). Only clients that upload in the clear send them; under other defences such a
 client uploads random numbers or zeros instead. The first ends the attempt to make a sum, and the server tries again
-with doubled bounds; the second ends the run. A server that is stopped in the middle of an exchange (`open_exchange`)
-keeps either in its file, by `stop_to_json` and `stop_from_json`.
+with doubled bounds; the second ends the run.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from securefed._messages import SERVER, Message
@@ -46,19 +44,6 @@ def refusal_body(error: SecureFedError) -> dict[str, Array]:
     """
     text = str(error) if isinstance(error, ProtocolError) and not isinstance(error, RangeRefused) else ""
     return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
-
-
-def stop_to_json(stop: RangeRefused | DivergenceError | None) -> list[str] | None:
-    """Write the error that ends the exchange, if a client has sent one, as JSON values: its name and text."""
-    return None if stop is None else [type(stop).__name__, str(stop)]
-
-
-def stop_from_json(values: Sequence[str] | None) -> RangeRefused | DivergenceError | None:
-    """Read what `stop_to_json` wrote."""
-    if values is None:
-        return None
-    name, text = values
-    return RangeRefused(text) if name == RangeRefused.__name__ else DivergenceError(text)
 
 
 def read_refusal(message: Message) -> SecureFedError:

@@ -16,31 +16,22 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._hyperparameters import check_integer
-from securefed._messages import ROTATED, Aggregate, ClientId, Transcript
+from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.frozen import check_owner, complete, frozen, thawed
 from securefed._persistence.packing import nest, pack, restore, unnest
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import COMMIT, REVEAL, ClientNode
-from securefed._runtime.cohorts import (
-    by_revealed,
-    disclosures,
-    revealed_scalars,
-    scheduled,
-    selecting,
-    uniform,
-    unpredictable,
-)
+from securefed._runtime.cohorts import by_revealed, disclosures, revealed_scalars, scheduled, selecting, uniform
 from securefed._runtime.exchange_header import BEFORE_ALL, EVALUATE, TRAIN, ExchangeSchedule
 from securefed._runtime.history import Result, RoundHistory
 from securefed._runtime.open_exchange import ExchangeResult
-from securefed._runtime.privacy_checks import check_evaluation, check_privacy
+from securefed._runtime.privacy_checks import check_evaluation
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run, unnested
+from securefed._runtime.sum_run import SumRun
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
-from securefed._transports import Coordinator, Transport
-from securefed.defenses._base import Defense
-from securefed.errors import ConfigError, DivergenceError, SecureFedError
+from securefed._transports import Transport, arrivals
+from securefed.errors import ConfigError, DivergenceError, MessageRefused, SecureFedError
 
 Progress = Callable[[RoundHistory], None]
 """Function that is called with each completed round."""
@@ -81,20 +72,21 @@ class Server(SumRun):
         options = (options or RunOptions()).with_defaults(checkpoint_every=10, keep_transcript=True)
         self.algorithm, self.public, self.seed = terms.algorithm, terms.public, terms.seed
         self._terms, self._options, self.nodes = terms, options, dict(nodes or {})
-        plan = terms.defense.plan(terms.schema.layouts[TRAIN], self.public.cohort)
         self._disclosed, self._chooser = disclosures(self.algorithm, self.public), selecting(self.algorithm)
-        self.plan = plan.assume(*self._disclosed)
-        chosen = options.schedule is not None or self._chooser is not None
-        sizes = self.public.cohort, self.public.clients
-        # whether privacy requires that the cohort be drawn unpredictably
-        self._secret_cohorts = check_privacy(terms.defense, plan, options.budget, *sizes, chosen=chosen)
-        self._keep = bool(options.keep_transcript)
-        meta = self._meta(terms.defense)
+        self.plan = terms.training.assume(*self._disclosed)
+        about = {
+            "algorithm": repr(self.algorithm),
+            "features": self.public.features,
+            "feature_bound": self.public.feature_bound,
+            "rows": list(self.public.rows),
+            "reveals": list(revealed_scalars(self.algorithm)),
+            "seed": self.seed,
+        }
         super().__init__(
-            terms, Transcript(run or new_run(), meta), max_void=options.max_void, budget=options.budget,
-            keep=self._keep,
+            terms, run, about, max_void=options.max_void, budget=options.budget, keep=bool(options.keep_transcript),
+            chosen=options.schedule is not None or self._chooser is not None,
         )  # fmt: skip
-        self._coordinator = Coordinator(transport, self.log, options.timeout)
+        self._transport = transport
         self.state: Any = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         """The algorithm's server state."""
         self._reserved = 0  # the checkpoint on disk reserves the numbers below this one for this process
@@ -178,7 +170,7 @@ class Server(SumRun):
 
     def _evaluate(self) -> dict[str, float]:
         """Sum one evaluation; return its values by name, and the number of clients in it."""
-        record = self._sum(EVALUATE)[0].record
+        record = self._sum(EVALUATE).record
         return {name: float(value) for name, value in record.released.items()} | {"clients": len(record.survivors)}
 
     def _agree(self, evaluate_every: int) -> None:
@@ -205,36 +197,28 @@ class Server(SumRun):
 
     def _round(self) -> RoundHistory:
         """Make one training round: sum the contributions and let the algorithm combine them."""
-        start, up, down = time.perf_counter(), self.log.up, self.log.down
-        summed, void = self._sum(TRAIN)
+        start = time.perf_counter()
+        summed = self._sum(TRAIN)
         self.combine(summed)
-        return RoundHistory(
-            round=len(self.history),
-            exchange=summed.record.round,  # the exchange's number, whatever its name
-            survivors=summed.record.survivors,
-            seconds=time.perf_counter() - start,
-            up=self.log.up - up,
-            down=self.log.down - down,
-            void=void,
-            refusals=dict(summed.refusals),
-        )
+        return self.entry(summed, time.perf_counter() - start)
 
-    def _sum(self, kind: str) -> tuple[ExchangeResult, tuple[str, ...]]:
+    def _sum(self, kind: str) -> ExchangeResult:
         """Sum one contribution of each client, repeating void exchanges."""
-        pending = self.pending = PendingSum(kind, self.choose_cohort(kind))
-        while True:
-            exchange = self.attempt()
-            try:
-                summed = self._coordinator.exchange(exchange)
-            except VOIDING as error:
-                self.failed(error)
-                continue
-            self.completed(summed)
-            # simulated clients' encoded contributions, for collusion views and scoring
-            for client in summed.record.survivors if self._keep else ():
-                if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
-                    self.transcript.contributions[summed.record.round, client] = encoded
-            return summed, tuple(pending.void)
+        self.begin(kind, self.choose_cohort(kind))
+        summed: ExchangeResult | None = None
+        while summed is None:
+            assert self.exchange is not None
+            outgoing: Mapping[PartyId, bytes] = self.exchange.outgoing
+            if self.log.keep:  # the transcript then has all requests of a stage before its replies
+                outgoing = dict(outgoing)
+            for party, data in arrivals(self._transport, outgoing, self._options.timeout):
+                self.exchange.receive(party, data)
+            summed = self.close_stage()
+        # simulated clients' encoded contributions, for collusion views and scoring
+        for client in summed.record.survivors if self.log.keep else ():
+            if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
+                self.transcript.contributions[summed.record.round, client] = encoded
+        return summed
 
     def next_broadcast(self) -> Tensors:
         """Return what the next exchange tells its clients; the deviating server of an audit overrides this method."""
@@ -266,24 +250,41 @@ class Server(SumRun):
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
         """Choose the clients that a sum invites first; an algorithm may select them by scalars that they reveal."""
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self.history)
-        # the caller's schedule names the cohort itself, and one drawn in secret must not follow from revealed scalars
         if self._options.schedule is not None:
             return scheduled(self._options.schedule(round), everyone, size)
-        if self._secret_cohorts:
-            return unpredictable(everyone, size)
         if kind != TRAIN or (chooser := self._chooser) is None:
-            return uniform(everyone, size, self.seed, round)
+            return self.draw(self.seed)
         candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
         # clients compute the scalars from the current model
         return by_revealed(chooser, self._ask(REVEAL, candidates, self.algorithm.broadcast(self.state)), size, round)
 
     def _ask(self, stage: str, clients: Iterable[ClientId], broadcast: Tensors) -> dict[ClientId, Tensors]:
-        """Send clients the broadcast outside any exchange, and return their replies.
+        """Send clients the broadcast outside any exchange, and return the tensors of their replies, by client.
 
-        The messages have a number of their own, since clients answer no number twice.
+        The messages have a number of their own, since clients answer no number twice. A client that does not answer as
+        asked is left out.
+
+        Args:
+            stage: `COMMIT` (how the last round ended) or `REVEAL` (scalars that a selection needs).
+            clients: the receivers.
+            broadcast: the current one.
         """
-        bodies = {client: self._counted.body_outside(client, broadcast) for client in clients}
-        return self._coordinator.ask(self.transcript.run, self._next_number(), stage, bodies)
+        number, log, outgoing, answered = self._next_number(), self.log, {}, {}
+        for client in clients:
+            body = self._counted.body_outside(client, broadcast)
+            outgoing[client] = log.sent(Message(self.transcript.run, number, stage, SERVER, client, body))
+        for party, data in arrivals(self._transport, outgoing, self._options.timeout):
+            if party not in outgoing:
+                continue
+            log.up += len(data)
+            try:
+                reply = Message.decode(data, claimed_sender=party)
+            except MessageRefused:
+                continue
+            if (reply.round, reply.stage, reply.sender) == (number, stage, party):
+                log.note(reply, len(data))
+                answered[party] = reply.body
+        return dict(sorted(answered.items()))
 
     def _rounds_so_far(self, stopped: str | None, uncommitted: tuple[ClientId, ...] | None = None) -> Result:
         """Collect the result of the complete rounds, without a message.
@@ -311,23 +312,6 @@ class Server(SumRun):
             self._file.write(self.freeze())
         return number
 
-    def _meta(self, defense: Defense) -> dict[str, Any]:
-        """Public facts of the run, in JSON values."""
-        privacy = self.plan.privacy  # `noise_survivors`: above 0 where clients add the noise, to rotated vectors
-        return {
-            "algorithm": repr(self.algorithm),
-            "defense": defense.name,
-            "clients": self.public.clients,
-            "cohort": self.public.cohort,
-            "features": self.public.features,
-            "feature_bound": self.public.feature_bound,
-            "settings": repr(defense),
-            "rows": list(self.public.rows),
-            "reveals": list(revealed_scalars(self.algorithm)),
-            ROTATED: [tensor.name for tensor in self.plan.tensors] if privacy and privacy.noise_survivors else [],
-            "seed": self.seed,
-        }
-
     def counters(self) -> dict[str, Any]:
         """Return the counters of the round loop; a resumed run uses no number that this one may use."""
         return super().counters() | {"exchanges": max(self._exchanges, self._reserved)}
@@ -336,19 +320,14 @@ class Server(SumRun):
         """Return the state between two rounds: the server's, and of clients simulated here all but their data.
 
         Keys are not in it: a resumed run makes new ones and continues the numbers of exchanges, so that no key or noise
-        is ever used twice. Values: `run` (public facts), `loop` (`counters`), and the numbers N of `followed` and
-        `announced`. Tensors: `server/` (the algorithm's state), `followed/N/` (the broadcast that followed from
-        exchange N), `announced/N/` (its sum, for the clients that check it), `client/I/` (`SumNode.learned`).
+        is ever used twice. Beside what `kept` returns, values: `run` (public facts); tensors: `server/` (the
+        algorithm's state) and `client/I/` (`SumNode.learned`).
         """
-        tensors = nest("server", pack(self.state))
-        kept = {"followed": self._counted.followed, "announced": self._counted.announced}
-        for name, by_exchange in kept.items():
-            for exchange, sent in by_exchange.items():
-                tensors |= nest(f"{name}/{exchange}", sent)
+        values, tensors = self.kept()
+        tensors |= nest("server", pack(self.state))
         for client, node in self.nodes.items():
             tensors |= nest(f"client/{client}", node.learned())
-        numbers = {name: sorted(by_exchange) for name, by_exchange in kept.items()}
-        return frozen(_PARTY, {}, {"run": self._meta(self.defense), "loop": self.counters(), **numbers}, tensors)
+        return frozen(_PARTY, {}, {"run": self.transcript.meta, **values}, tensors)
 
     def thaw(self, data: bytes) -> None:
         """Resume the run that `freeze` wrote, with fresh clients simulated here that enrolled with their data.
@@ -359,7 +338,7 @@ class Server(SumRun):
         advice = "use the same parameters, or another checkpoint file"
         values, tensors = thawed(data, _PARTY, {}, advice, older=(2,))
         with complete(_PARTY):
-            check_owner(values["run"], self._meta(self.defense), advice)
+            check_owner(values["run"], self.transcript.meta, advice)
             for client, node in self.nodes.items():
                 state = node.relearn(unnest(f"client/{client}", tensors))
                 # `place` is the position in the run (round, training or evaluation, attempt) of the last exchange that
@@ -372,8 +351,6 @@ class Server(SumRun):
             self.resumes = values["loop"]["run"]
             # the last exchange that a client answered; a crash may leave the clients' files newer than the checkpoint
             newest = max((node.state.last_round for node in self.nodes.values()), default=-1)
-            self.continue_from(
-                values["loop"], unnested("followed", values, tensors), unnested("announced", values, tensors)
-            )
+            self.continue_from(values, tensors)
             self._exchanges = max(self._exchanges, newest + 1)
             self.transcript.missing = len(self.history)

@@ -147,25 +147,6 @@ class SumFacts:
     exchanges: ExchangeSchedule = ExchangeSchedule()
     rule: SumRule = SumRule()
 
-    @cached_property
-    def limits(self) -> MessageLimits:
-        """The longest message of the run, for parties that receive bytes."""
-        plan = self.defense.plan(self.schema.layouts[TRAIN], self.schema.cohort)
-        return MessageLimits.of(plan, sum(8 * spec.size for spec in self.schema.broadcast))
-
-
-class ExchangePlans:
-    """The plans of one client's exchanges. Deriving one takes milliseconds, so the newest is kept.
-
-    Args:
-        schema: the tensors that clients upload with their bounds, and the planned cohort.
-        defense: protects the contributions in messages; it makes the plans.
-    """
-
-    def __init__(self, schema: SumSchema, defense: Defense) -> None:
-        self._schema, self._defense = schema, defense
-        self._newest: tuple[object, Plan] | None = None  # what the newest plan was derived from, and the plan
-
     def plan(self, header: ExchangeHeader) -> Plan:
         """Return the plan of the exchange with this header.
 
@@ -178,21 +159,33 @@ class ExchangePlans:
         Raises:
             PlanError: the defence cannot keep its promise after so many doublings of the bounds.
         """
-        facts = self._schema.layouts[header.kind], header.doublings, header.learned
-        if self._newest is None or self._newest[0] != facts:
-            layout, doublings, learned = facts
-            if header.kind == TRAIN and not doublings and learned == self._defense.start(layout):
-                plan = self.training
-            else:
-                cohort = self._schema.cohort
-                plan = self._defense.plan(layout, cohort, range_doublings=doublings, learned=learned)
-            self._newest = facts, plan
-        return self._newest[1]
+        asked = header.kind, header.doublings, header.learned
+        if (plan := self._newest.get(asked)) is None:
+            layout, cohort = self.schema.layouts[header.kind], self.schema.cohort
+            plan = self.defense.plan(layout, cohort, range_doublings=header.doublings, learned=header.learned)
+            self._newest.clear()
+            self._newest[asked] = plan
+        return plan
+
+    @cached_property
+    def _newest(self) -> dict[tuple[str, int, tuple[float, ...]], Plan]:
+        """The newest plan, by what it was derived from: the clients of a simulation ask for the same one."""
+        return {}
 
     @cached_property
     def training(self) -> Plan:
         """The plan of the first training exchange, before any doubling of the bounds."""
-        return self._defense.plan(self._schema.layouts[TRAIN], self._schema.cohort)
+        return self.defense.plan(self.schema.layouts[TRAIN], self.schema.cohort)
+
+    @cached_property
+    def learned(self) -> tuple[float, ...]:
+        """The public numbers of the first training exchange that an adaptive defence learns anew from each sum."""
+        return self.defense.start(self.schema.layouts[TRAIN])
+
+    @cached_property
+    def limits(self) -> MessageLimits:
+        """The longest message of the run, for parties that receive bytes."""
+        return MessageLimits.of(self.training, sum(8 * spec.size for spec in self.schema.broadcast))
 
     @cached_property
     def hide_absence(self) -> bool:

@@ -48,12 +48,12 @@ from securefed._runtime.exchange_context import (
     tensors_digest,
     upload_context,
 )
-from securefed._runtime.exchange_header import BEFORE_ALL, TRAIN, ExchangeHeader, ExchangeSchedule
+from securefed._runtime.exchange_header import BEFORE_ALL, ExchangeHeader
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
 from securefed._runtime.refusals import charge, refusal_body
-from securefed._runtime.sum_facts import ExchangePlans, SumSchema
-from securefed._runtime.sum_memory import MOST_OUT, SumMemory, SumRule
+from securefed._runtime.sum_facts import SumFacts
+from securefed._runtime.sum_memory import MOST_OUT, SumMemory
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import (
     SupportsAuthenticatedRefusals,
@@ -63,7 +63,7 @@ from securefed.defenses._aggregation import (
     SupportsReleases,
     SupportsVerification,
 )
-from securefed.defenses._base import Defense, Session, has_indicator, without_indicator_tensor
+from securefed.defenses._base import Session, has_indicator, without_indicator_tensor
 from securefed.errors import ClientDeclines, ContradictionError, MalformedError, SecureFedError
 
 
@@ -73,12 +73,9 @@ class SumNode(ABC):
     Args:
         client: this client's id.
         run: the run it belongs to; messages of another run are refused.
-        schema: names, shapes and types of every message's tensors.
-        defense: protects the contributions in messages.
+        facts: what all parties of the sum agreed on, with the defence as this client uses it (its private identity).
         keep: whether the last encoded contribution is kept, for simulations that score collusion.
-        exchanges: the exchanges of the run; messages of others are refused.
         ledger: counts the use of this client's data; charged before anything is computed.
-        rule: which sums this client lets out beside earlier ones.
         sums: the ledger that remembers those; `ledger` by default, or one in memory, which freezes with the state.
         persist: writes the state to durable storage; called when an exchange is used up and nothing is computed yet.
     """
@@ -92,27 +89,24 @@ class SumNode(ABC):
         self,
         client: ClientId,
         run: str,
-        schema: SumSchema,
-        defense: Defense,
+        facts: SumFacts,
         *,
         keep: bool = False,
-        exchanges: ExchangeSchedule | None = None,
         ledger: Ledger | None = None,
-        rule: SumRule | None = None,
         sums: Ledger | None = None,
         persist: Callable[[Any], None] | None = None,
     ) -> None:
-        self.client, self.run, self._schema = client, run, schema
-        self._defense, self._keep = defense, keep
-        self.exchanges, self.ledger, self.persist = exchanges or ExchangeSchedule(), ledger, persist
-        aggregation = defense.aggregation  # asked once for what it has beside its stages, as each check takes a while
+        self.client, self.run, self._facts, self._schema, self._keep = client, run, facts, facts.schema, keep
+        self._defense, self.exchanges, self.ledger, self.persist = facts.defense, facts.exchanges, ledger, persist
+        aggregation = (
+            facts.defense.aggregation
+        )  # asked once for what it has beside its stages, as each check takes a while
         self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
         self._releasing = aggregation if isinstance(aggregation, SupportsReleases) else None
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
-        self._plans = ExchangePlans(schema, defense)
-        self._commits = ClientCommits(client, schema, self._plans, self._verifying, self._advance)
-        self._rule, self._freezes_sums = rule or SumRule(), sums is None and ledger is None
+        self._commits = ClientCommits(client, facts, self._verifying, self._advance)
+        self._freezes_sums = sums is None and ledger is None
         self.sums = sums or ledger or Ledger.in_memory()
         """The ledger that remembers over which parties this client's data were summed."""
         self.state = ClientNodeState()
@@ -168,7 +162,7 @@ class SumNode(ABC):
                     self.state, body = self._upload(state, encoded)
                     self.absence = None
                 except Exception as error:
-                    if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
+                    if not (self._facts.hide_absence or isinstance(error, SecureFedError)):
                         raise
                     self.state, body = self._without(self.state, error)
             if has_indicator(plan):  # the ledger notes whether the client sat out, in the same time
@@ -189,7 +183,7 @@ class SumNode(ABC):
 
     def session(self, exchange: int, header: ExchangeHeader) -> Session:
         """Derive the session of an exchange from public facts and the exchange's header."""
-        return Session(self.run, exchange, header.cohort, self._plans.plan(header))
+        return Session(self.run, exchange, header.cohort, self._facts.plan(header))
 
     def protocol_for(self, session: Session) -> Any:
         """Start a fresh state of the defence's protocol, without anything from earlier exchanges."""
@@ -225,7 +219,7 @@ class SumNode(ABC):
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
         if self._releasing is not None and (release := self._releasing.client_releases(state.protocol, protocol)):
             # checked and reserved in one write; refused, the state stays as it was and nothing is sent
-            self.sums.change_sums(lambda sums: sums.admitted(self.run, release, self._rule))
+            self.sums.change_sums(lambda sums: sums.admitted(self.run, release, self._facts.rule))
         return self._remember(replace(state, protocol=protocol)), reply
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
@@ -252,7 +246,7 @@ class SumNode(ABC):
         exchange = exchange_context(session, header, digest, counted)
         known = number if has_memory(state.committed) else NEVER  # a state without memory never changes
         context = upload_context(exchange, header.kind, digest, known)
-        source = context.source if self._rule.sources else b""
+        source = context.source if self._facts.rule.sources else b""
         self.sums.change_sums(lambda sums: sums.checked_absences(source))
         request = replace(message, body=unnest("protocol", message.body))
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
@@ -291,7 +285,7 @@ class SumNode(ABC):
         """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
         plan, before, self.absence = state.session.plan, self.absence, error
-        if not self._plans.hide_absence:
+        if not self._facts.hide_absence:
             raise error
         log_absence(self.client, before, error, state.session.round, now=self.simulated)
         encoded = None if has_indicator(plan) else self._defense.encode(zeros(plan), plan)
@@ -306,8 +300,7 @@ class SumNode(ABC):
         """Open the exchange that a request's header describes, after checking that it is new and in the schedule."""
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"exchange {message.round} was opened before: a replay")
-        learned = len(self._defense.start(self._schema.layouts[TRAIN]))  # numbers that the server learns from sums
-        header = ExchangeHeader.read(message, self.client, self._schema.clients, learned)
+        header = ExchangeHeader.read(message, self.client, self._schema.clients, len(self._facts.learned))
         if header.kind not in self._schema.layouts:
             raise MalformedError(message.sender, f"it asks for a sum of kind {header.kind}, which this run has not")
         session = self.session(message.round, header)

@@ -4,10 +4,10 @@ Each attempt at a sum is an exchange with a number of its own. It is void if too
 out (its values were out of the declared range, so that the sum opens to noise); then the sum is attempted again.
 A caller drives one sum so:
 
-    run.pending = PendingSum(TRAIN, cohort)
-    exchange = run.attempt()            # carry its messages until it gives a sum or an error of `VOIDING`
-    run.failed(error)                   # void: then `attempt` again
-    run.completed(summed)               # a sum
+    run.begin(TRAIN, cohort)
+    while summed is None:
+        carry(run.exchange)             # the messages of one stage
+        summed = run.close_stage()      # the next stage, another attempt where this one is void, or the sum
     run.counted(summed, following)      # what followed from it is the next broadcast
 
 Nothing here sends a message, and nothing knows what is summed: `SumServer` sums what its clients are given, and
@@ -25,14 +25,12 @@ upload. The values, in JSON:
                attempt twice
     given_up   number of rounds that were given up
     log        bytes received and bytes sent so far
-    announced  numbers of the exchanges whose sums are kept under `announced/`
     pending    `PendingSum` of the open round; absent between rounds
     number, header, exchange    of the open attempt: its number, `ExchangeHeader`, and `OpenExchange.freeze`
 
-and the tensors:
+and the tensors, beside those of `SumRun.kept`:
 
     prepared        keys for the next exchange (`SecureAggregation(pipelined=True)`), bytes; empty without them
-    announced/N/... the sum of exchange N, with verify=True: a client in it checks it when it is next invited
     exchange/...    the protocol's state and the replies of the open attempt
 """
 
@@ -43,14 +41,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from securefed._messages import ClientId, Transcript
+from securefed._messages import ROTATED, ClientId, Transcript
 from securefed._persistence.frozen import complete, frozen, thawed
 from securefed._persistence.packing import from_bytes, nest, unnest
-from securefed._runtime.cohorts import keep_blocks
+from securefed._runtime.cohorts import keep_blocks, uniform, unpredictable
 from securefed._runtime.exchange_context import CountedClients
 from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange
+from securefed._runtime.privacy_checks import check_privacy
 from securefed._runtime.sum_facts import SumFacts
 from securefed._tensors import Array, Tensors
 from securefed.defenses._differential_privacy import Budget
@@ -84,12 +83,14 @@ class PendingSum:
         cohort: clients that the next attempt invites.
         void: why earlier attempts were void.
         was_out: whether a client sat out of one of them.
+        began: bytes received and bytes sent before it.
     """
 
     kind: str
     cohort: tuple[ClientId, ...]
     void: list[str] = field(default_factory=list)
     was_out: bool = False
+    began: tuple[int, int] = (0, 0)
 
 
 class SumRun:
@@ -97,23 +98,40 @@ class SumRun:
 
     Args:
         facts: what all parties agreed on.
-        transcript: of the run, whose identifier it has.
+        run: the run's identifier; a fresh one by default.
+        about: public facts of the run for its transcript, in JSON values, beside those of every sum.
         max_void: most attempts at one sum.
         budget: the server's privacy budget, charged before each exchange; `None` without one.
         keep: whether messages are kept in the transcript.
         broadcast: returns what contributions to a round are computed from, by the round's number (`position`).
+        chosen: whether cohorts are chosen by the caller, or by values that clients reveal, and not drawn.
+
+    Raises:
+        ConfigError: cohorts are not drawn as the defence's accountant assumes, or the budget is not of its noise.
+        PlanError: the defence cannot keep its promise for these sizes.
     """
 
     def __init__(
-        self, facts: SumFacts, transcript: Transcript, *, max_void: int, budget: Budget | None, keep: bool,
-        broadcast: Callable[[int], Tensors] | None = None,
+        self, facts: SumFacts, run: str | None, about: Mapping[str, Any], *, max_void: int, budget: Budget | None,
+        keep: bool, broadcast: Callable[[int], Tensors] | None = None, chosen: bool = False,
     ) -> None:  # fmt: skip
+        schema, plan, privacy = facts.schema, facts.training, facts.training.privacy
+        self._draws_in_secret = check_privacy(facts.defense, plan, budget, schema.cohort, schema.clients, chosen=chosen)
+        meta = {
+            "defense": facts.defense.name,
+            "settings": repr(facts.defense),
+            "clients": schema.clients,
+            "cohort": schema.cohort,
+            # `noise_survivors`: above 0 where clients add the noise, to rotated vectors
+            ROTATED: [tensor.name for tensor in plan.tensors] if privacy and privacy.noise_survivors else [],
+        }
         self._facts, self._max_void, self._budget, self._broadcast = facts, max_void, budget, broadcast
         self.pending: PendingSum | None = None
         """The sum that is being made."""
         self.exchange: OpenExchange | None = None
         """Its open attempt."""
-        self.defense, self.transcript, self.log = facts.defense, transcript, MessageLog(transcript, keep)
+        self.defense, self.transcript = facts.defense, Transcript(run or new_run(), {**meta, **about})
+        self.log = MessageLog(self.transcript, keep)
         self.history: list[RoundHistory] = []
         """One entry for each completed round."""
         self._so_far = SumsSoFar(least=facts.rule.least_block)
@@ -125,7 +143,7 @@ class SumRun:
         self.given_up = 0
         """Rounds that were given up without a sum: clients answer no further attempt at them."""
         self._doublings = {TRAIN: 0, EVALUATE: 0}  # of the declared bounds, since a client was out of range
-        self._learned = self.defense.start(facts.schema.layouts[TRAIN])  # of an adaptive defence, such as its clip
+        self._learned = facts.learned  # of an adaptive defence, such as its clip
         self._counted = CountedClients(facts.schema.needs_outcome)
 
     @property
@@ -144,49 +162,87 @@ class SumRun:
     def prepared(self, frozen: bytes) -> None:
         self._prepared = frozen or None
 
-    @property
-    def announced(self) -> dict[int, Tensors]:
-        """By exchange, the sum announced to the clients that check it."""
-        return self._counted.announced
-
     def next_broadcast(self) -> Tensors:
         """Return what the next attempt tells its clients: contributions are computed from it."""
         return {} if self._broadcast is None else self._broadcast(self.position)
 
-    def attempt(self) -> OpenExchange:
-        """Open the next attempt at the pending sum; every attempt takes its own exchange number.
+    def draw(self, seed: int) -> tuple[ClientId, ...]:
+        """Draw the cohort of the next sum: in secret where epsilon rests on that, else so that the seed repeats it."""
+        everyone, size = range(self._facts.schema.clients), self._facts.schema.cohort
+        if self._draws_in_secret:
+            return unpredictable(everyone, size)
+        return uniform(everyone, size, seed, self.position)
+
+    def begin(self, kind: str, cohort: tuple[ClientId, ...]) -> None:
+        """Open the first attempt at a sum.
+
+        Args:
+            kind: what is summed: `train` or `evaluate`.
+            cohort: the clients that it invites.
 
         Raises:
             BudgetSpent: the privacy budget allows no further exchange.
         """
-        pending = self.pending
-        assert pending is not None
-        place = self.position, pending.kind
+        self.pending = PendingSum(kind, cohort, began=(self.log.up, self.log.down))
+        self._attempt()
+
+    def close_stage(self) -> ExchangeResult | None:
+        """End the open stage: go to the next one, to another attempt where this one is void, or to the sum.
+
+        Returns:
+            The sum; `None` while it is being made.
+
+        Raises:
+            RoundVoid, RangeRefused: the last attempt was void.
+            DivergenceError: a client's local steps diverged, and its defence hides nothing.
+            BudgetSpent: another attempt is needed, and the privacy budget does not allow it.
+        """
+        assert self.exchange is not None
+        least = self._facts.rule.least_parties
+        try:
+            summed = self.exchange.close_stage()
+            if summed is not None and (found := len(summed.record.survivors)) < least:
+                raise TooFewSurvivors(f"{found} parties, and the terms release a result of {least}")
+        except VOIDING as error:
+            self._failed(error)
+            self._attempt()
+            return None
+        if summed is not None:
+            self._prepared = self.exchange.prepared
+            for parties in summed.record.sums:
+                self._so_far = self._so_far.with_sum(parties)
+        return summed
+
+    def entry(self, summed: ExchangeResult, seconds: float = 0.0) -> RoundHistory:
+        """Return the history's entry of the pending sum, which is complete.
+
+        Args:
+            summed: the sum.
+            seconds: wall clock.
+        """
+        assert self.pending is not None
+        record, (up, down) = summed.record, self.pending.began
+        return RoundHistory(  # `record.round` is the exchange's number, whatever its name
+            len(self.history), record.round, record.survivors, seconds, self.log.up - up, self.log.down - down,
+            tuple(self.pending.void), dict(summed.refusals),
+        )  # fmt: skip
+
+    def _attempt(self) -> None:
+        """Open the next attempt at the pending sum; every attempt takes its own exchange number."""
+        assert self.pending is not None
+        cohort, kind, place = self.pending.cohort, self.pending.kind, (self.position, self.pending.kind)
         number, attempt = self._take_number(), self.tried.get(place, 0)
         self.tried = {place: attempt + 1}
-        doublings = self._doublings[pending.kind]
-        return self._open(
-            number, ExchangeHeader(pending.cohort, pending.kind, doublings, self._learned, self.position, attempt)
-        )
+        self._open(number, ExchangeHeader(cohort, kind, self._doublings[kind], self._learned, self.position, attempt))
 
     def _open(self, number: int, header: ExchangeHeader) -> OpenExchange:
-        """Open an exchange with this number and header."""
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
-        counted, schema = self._counted, self._facts.schema
+        counted = self._counted
         content = ExchangeContent(header, self.next_broadcast(), counted.listed(header.cohort), counted.body)
-        self.exchange = OpenExchange(
-            self.defense, schema.layouts, schema.cohort, number, content, self.log, self._so_far, prepared
-        )
+        self.exchange = OpenExchange(self._facts, number, content, self.log, self._so_far, prepared)
         return self.exchange
 
-    def completed(self, summed: ExchangeResult) -> None:
-        """Note that the attempt gave a sum."""
-        assert self.exchange is not None
-        self._prepared = self.exchange.prepared
-        for parties in summed.record.sums:
-            self._so_far = self._so_far.with_sum(parties)
-
-    def failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
 
         After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the clients that uploaded are
@@ -211,15 +267,15 @@ class SumRun:
         kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
         pending.void.append(f"{error}; bounds doubled" if doubled else str(error))
         if isinstance(error, ClientOut):
-            pending.was_out = True
-            self._double(kind, error)
-            pending.cohort = error.survivors
-        elif isinstance(error, SurvivorsTooClose):
+            pending.was_out, pending.cohort = True, error.survivors
+        if isinstance(error, SurvivorsTooClose):
             pending.cohort = keep_blocks(error.survivors, self._so_far, exchange.session.plan.threshold)
         elif doubled or pending.was_out:
             # In the clear a client refused by name; or a repeat after `ClientOut` lost a client, and without larger
             # bounds the clients that were out would be out of the next attempt too.
-            self._double(kind, error)
+            if self._doublings[kind] == MAX_DOUBLINGS:  # clients accept no more
+                raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
+            self._doublings[kind] += 1
         if len(pending.void) >= self._max_void:
             said = f"round {len(self.history)}: void {len(pending.void)} times, last because {pending.void[-1]}"
             if isinstance(error, RangeRefused):  # in the clear, where a client says so
@@ -238,11 +294,6 @@ class SumRun:
         record = summed.record
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
         self._counted.count(record.round, record.survivors, following, summed.announced)
-
-    def _double(self, kind: str, error: Exception) -> None:
-        if self._doublings[kind] == MAX_DOUBLINGS:  # clients accept no more
-            raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
-        self._doublings[kind] += 1
 
     def _take_number(self) -> int:
         """Take an exchange's number and charge the budget; a run with a file writes both before the number is used.
@@ -280,19 +331,29 @@ class SumRun:
             "history": [entry.to_json() for entry in self.history],
         }
 
-    def continue_from(
-        self, loop: Mapping[str, Any], followed: dict[int, Tensors], announced: dict[int, Tensors]
-    ) -> None:
-        """Take over the counters that `counters` returned.
+    def kept(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what outlives an exchange, as JSON values and tensors: counters, and of an exchange N what followed.
 
-        Args:
-            loop: the counters.
-            followed: by exchange, the broadcast that followed from it.
-            announced: by exchange, the sum announced to the clients that check it.
+        Clients need the broadcast (`followed/N/`), and those who check sums the announced one (`announced/N/`).
         """
+        values: dict[str, Any] = {"loop": self.counters()}
+        tensors: dict[str, Array] = {}
+        for name, sent in (("followed", self._counted.followed), ("announced", self._counted.announced)):
+            values[name] = sorted(sent)
+            for exchange, what in sent.items():
+                tensors |= nest(f"{name}/{exchange}", what)
+        return values, tensors
+
+    def continue_from(self, values: Mapping[str, Any], tensors: Tensors) -> None:
+        """Take over what `kept` returned."""
+        loop: dict[str, Any] = values["loop"]
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
+        sent: dict[str, dict[int, Tensors]] = {
+            name: {number: unnest(f"{name}/{number}", tensors) for number in values[name]}
+            for name in ("followed", "announced")
+        }
         exchanges = {int(client): exchange for client, exchange in loop["counted"].items()}
-        self._counted = CountedClients(self._facts.schema.needs_outcome, exchanges, followed, announced)
+        self._counted = CountedClients(self._facts.schema.needs_outcome, exchanges, **sent)
         self.history = [RoundHistory.from_json(entry) for entry in loop["history"]]
         self.sums, self._learned = loop["sums"], tuple(loop["learned"])
         # files of an earlier version hold the survivors of the last sum only
@@ -303,18 +364,15 @@ class SumRun:
 
     def freeze(self) -> bytes:
         """Return the state of the sums, in the middle of an exchange too, secrets included. Inverse: `thaw`."""
-        values: dict[str, Any] = {
-            "loop": self.counters(),
+        values, tensors = self.kept()
+        values |= {
             "tried": [[round, kind, attempts] for (round, kind), attempts in self.tried.items()],
             "given_up": self.given_up,
             "log": [self.log.up, self.log.down],
-            "announced": sorted(self.announced),
         }
-        tensors: dict[str, Array] = {"prepared": from_bytes(self.prepared)}
-        for number, announced in self.announced.items():
-            tensors |= nest(f"announced/{number}", announced)
+        tensors["prepared"] = from_bytes(self.prepared)
         if (pending := self.pending) is not None:
-            values["pending"] = [pending.kind, pending.cohort, pending.void, pending.was_out]
+            values["pending"] = [pending.kind, pending.cohort, pending.void, pending.was_out, pending.began]
         if (exchange := self.exchange) is not None:
             values |= {"number": exchange.session.round, "header": exchange.content.header.to_json()}
             values["exchange"], kept = exchange.freeze()
@@ -329,19 +387,14 @@ class SumRun:
         """
         values, tensors = thawed(data, _PARTY, {}, "give that of the server", older=(3,))
         with complete(_PARTY):
-            self.continue_from(values["loop"], {}, unnested("announced", values, tensors))  # {}: nothing followed
+            self.continue_from({"followed": [], **values}, tensors)  # no sum of release 0.1 had an outcome
             self.given_up, self.prepared = values["given_up"], tensors["prepared"].tobytes()
             self.tried = {(round, kind): attempts for round, kind, attempts in values["tried"]}
             self.log.up, self.log.down = values["log"]
             self.pending = self.exchange = None
             if "pending" in values:
-                kind, cohort, void, was_out = values["pending"]
-                self.pending = PendingSum(kind, tuple(cohort), void, was_out)  # JSON returns a tuple as a list
+                kind, cohort, void, was_out, *began = values["pending"]  # of release 0.1 without the last
+                self.pending = PendingSum(kind, tuple(cohort), void, was_out, *map(tuple, began))
             if "exchange" in values:
                 exchange = self._open(values["number"], ExchangeHeader.from_json(values["header"]))
                 exchange.thaw(values["exchange"], unnest("exchange", tensors))
-
-
-def unnested(name: str, values: Mapping[str, Any], tensors: Tensors) -> dict[int, Tensors]:
-    """Return the tensors of a frozen state under `name/N/`, by exchange N; the values list these numbers."""
-    return {number: unnest(f"{name}/{number}", tensors) for number in values[name]}

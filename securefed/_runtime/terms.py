@@ -7,7 +7,6 @@ Server and clients make them alike from the same arguments: `Federation` for a s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,13 +17,11 @@ from securefed._class_names import ClassName, numbered_apart, numbering
 from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
-from securefed._runtime.client import ClientNode
+from securefed._runtime.client import ClientNode, RunFacts
 from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
-from securefed._runtime.grouped_checks import check_grouped
-from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
-from securefed._runtime.sum_facts import SumFacts, SumSchema
+from securefed._runtime.sum_facts import SumSchema
 from securefed._runtime.sum_memory import SumRule
 from securefed._tensors import Layout, Tensors
 from securefed.algorithms._base import Algorithm
@@ -34,25 +31,13 @@ from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import FixedSizeSampling
-from securefed.defenses._grouped_sums import masking_in
-from securefed.errors import DataError
+from securefed.defenses._grouped_sums import Grouped, check_cohort, masking_in
+from securefed.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms(SumFacts):
-    """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`.
-
-    Attributes:
-        algorithm: the method with its hyper-parameters.
-        public: the public facts.
-        seed: seeds initial states, cohorts and mini-batches.
-        reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
-    """
-
-    algorithm: Algorithm[Any, Any]
-    public: Public
-    seed: int
-    reveals: bool
+class Terms(RunFacts):
+    """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`."""
 
     @classmethod
     def of(
@@ -96,45 +81,26 @@ class Terms(SumFacts):
         if isinstance(sampler_of(layer), FixedSizeSampling):  # the accountant counts on a secret draw
             check_cohort_secrecy(algorithm, public)
         check_grouped(layer, algorithm, public)
-        if reveals or evaluate_every:
-            plan = layer.plan(schema.layouts[TRAIN], public.cohort)
-            if reveals:
-                check_no_noise(algorithm, plan)
-            if evaluate_every:
-                check_evaluation(plan, algorithm)
-        exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
-        return cls(
+        terms = cls(
             algorithm=algorithm, defense=layer, public=public, seed=seed, schema=schema, reveals=reveals,
-            exchanges=exchanges, rule=rule or rule_of(layer),
+            exchanges=ExchangeSchedule(rounds, evaluate_every, max_void), rule=rule or rule_of(layer),
         )  # fmt: skip
+        if reveals:
+            check_no_noise(algorithm, terms.training)
+        if evaluate_every:
+            check_evaluation(terms.training, algorithm)
+        return terms
 
-    def node(
-        self,
-        client: ClientId,
-        run: str,
-        data: Dataset,
-        *,
-        keep: bool = False,
-        ledger: Ledger | None = None,
-        sums: Ledger | None = None,
-        persist: Callable[[ClientNode], None] | None = None,
-    ) -> ClientNode:
+    def node(self, client: ClientId, run: str, data: Dataset, **settings: Any) -> ClientNode:
         """Make the node of one client, enrolled with its data.
 
         Args:
             client: its id.
             run: identifier of the run.
             data: its rows.
-            keep: whether it keeps its last encoded contribution, for simulations that score collusion.
-            ledger: as in `ClientNode`.
-            sums: as in `ClientNode`.
-            persist: as in `ClientNode`.
+            settings: as of `SumNode`.
         """
-        return ClientNode(
-            client, run, self.schema, data, self.defense, algorithm=self.algorithm, public=self.public, seed=self.seed,
-            keep=keep, reveal=self.reveals, exchanges=self.exchanges, ledger=ledger, rule=self.rule, sums=sums,
-            persist=persist,
-        )  # fmt: skip
+        return ClientNode(client, run, self, data, **settings)
 
     def check_rows(self, client: ClientId, data: Dataset) -> None:
         """Raise `DataError` unless a client's data are what the public facts declare of them."""
@@ -208,3 +174,24 @@ def rule_of(defense: Defense) -> SumRule:
     """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
     masking = masking_in(defense.aggregation)
     return SumRule(least_block=1 if masking is None else masking.survivor_change)
+
+
+def check_grouped(defense: Defense, algorithm: Algorithm[Any, Any], public: Public) -> None:
+    """Raise `ConfigError` where sums made group by group do not fit the algorithm or the cohort.
+
+    Args:
+        defense: of the run.
+        algorithm: refused under a robust mean where it declares `exact_sums`, or needs the outcome of a round as
+            updates of duals do.
+        public: numbers of clients, in all and planned for a sum.
+    """
+    grouped = defense.aggregation
+    if not isinstance(grouped, Grouped):
+        return
+    if grouped.robust and (algorithm.exact_sums or algorithm.needs_outcome):
+        raise ConfigError(
+            f"{type(algorithm).__name__} keeps running sums or duals that follow from the exact sum of all survivors, "
+            f"and {grouped} gives a robust mean in its place; take `secure_aggregation()` without groups, or "
+            "an algorithm that begins anew from each sum, such as FedAvg(...)"
+        )
+    check_cohort(defense, public.cohort, public.clients)

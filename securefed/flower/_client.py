@@ -21,7 +21,6 @@ from securefed._messages import KEY_HOLDER, SERVER, PartyId
 from securefed._messages import Message as Inner
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client import COMMIT, ClientNode
-from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.terms import Terms
@@ -34,6 +33,7 @@ from securefed.flower._enrolment import EnrolmentReply, Invitation, check_apart
 from securefed.flower._folder import ClientFolder, RunProgress, recall
 from securefed.flower._grid import ACTION, from_content, from_record, to_content, to_record
 from securefed.flower._site import SitePolicy
+from securefed.parties._guards import check_seal
 
 _STATE: Final = "securefed.frozen"
 _RUN: Final = "securefed.run"
@@ -164,10 +164,11 @@ class _PartyApp:
                 raise ConfigError(f"{terms.defense.name} has no use for party {party} here; stop this SuperNode")
             _keep(context, helper.freeze(), RunProgress(invitation.run))
             return
-        self._check_seal(terms)
+        site = self._site(party, context)
+        if site.folder is not None:
+            check_seal(terms.training, site.seal)
         rows = self._own(context)
         terms.check_rows(party, rows)
-        site = self._site(party, context)
         folder = _folder(terms, party, site)
         sums = site.of_data(party)  # a missing ledger raises here, before the run
         node = terms.node(party, invitation.run, rows, sums=sums)
@@ -238,15 +239,6 @@ class _PartyApp:
         if folder is not None:
             folder.write(standing, node.freeze(learned=True))
         _keep(context, node.freeze(), standing)
-
-    def _check_seal(self, terms: Terms) -> None:
-        """Raise `ConfigError` if a client's file would hold, unencrypted, its key that checks sums."""
-        plan = terms.defense.plan(terms.schema.layouts[TRAIN], terms.public.cohort)
-        if plan.verified and self.folder is not None and self.seal is None:
-            raise ConfigError(
-                "with verify=True clients keep a key between rounds, which must not be stored unencrypted: give "
-                "client_app a seal (securefed.Seal), or leave out the folder"
-            )
 
     def _own(self, context: Context) -> Dataset:
         """Read this party's rows; the cause of a failure is written to this party's log only."""

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from securefed._messages import PartyId
 from securefed.errors import ConfigError, MalformedError
 
 try:
-    from flwr.app import Array, ArrayRecord, Message, RecordDict
+    from flwr.app import Array, ArrayRecord, Message, Metadata, RecordDict
     from flwr.common.constant import ErrorCode
     from flwr.serverapp import Grid
 except ImportError as error:
@@ -74,23 +73,6 @@ def from_content(content: RecordDict, sender: PartyId) -> bytes:
         raise MalformedError(sender, f"its Flower message holds {error}") from error
 
 
-@dataclass(frozen=True)
-class Wrapping:
-    """How the messages of a sum travel inside Flower's.
-
-    Attributes:
-        kind: the type of Flower's messages.
-        group: their group, a text of a strategy's choice.
-        wrap: returns the content of the message with these bytes to a party.
-        unwrap: returns the bytes in the content of a party's reply; raises `MalformedError` where there are none.
-    """
-
-    kind: str = ACTION
-    group: str | None = None
-    wrap: Callable[[PartyId, bytes], RecordDict] = lambda _, data: to_content(data)
-    unwrap: Callable[[RecordDict, PartyId], bytes] = from_content
-
-
 class FlowerGrid:
     """Transport that reaches parties through a ServerApp's grid.
 
@@ -122,29 +104,27 @@ class FlowerGrid:
         """Return the replies by party; a party without a reply has dropped out."""
         return dict(sorted(self.arrivals(outgoing, timeout)))
 
-    def arrivals(
-        self, outgoing: Mapping[PartyId, bytes], timeout: float | None, wrapping: Wrapping = Wrapping()
-    ) -> Iterator[tuple[PartyId, bytes]]:
+    def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
         """Iterate over the replies as they arrive."""
         parties = {self.nodes[party]: party for party in outgoing if party in self.nodes}
-        contents = {node: wrapping.wrap(party, outgoing[party]) for node, party in parties.items()}
-        for node, content in self.carry(contents, timeout, wrapping.kind, wrapping.group):
+        contents = {node: to_content(outgoing[party]) for node, party in parties.items()}
+        for node, content in self.carry(contents, timeout):
             try:
-                yield parties[node], wrapping.unwrap(content, parties[node])
+                yield parties[node], from_content(content, parties[node])
             except MalformedError as error:
                 self.refuse(node, error)
 
     def carry(
-        self, contents: Mapping[int, RecordDict], timeout: float | None, kind: str, group: str | None = None
+        self, contents: Mapping[int, RecordDict], timeout: float | None, like: Metadata | None = None
     ) -> Iterator[tuple[int, RecordDict]]:
         """Send contents to SuperNodes, and yield the contents of their replies as they arrive.
 
         Args:
             contents: by SuperNode.
             timeout: seconds to wait for the replies; `None` for no limit.
-            kind: the type of the messages.
-            group: their group.
+            like: of a strategy's message, whose type and group the messages get.
         """
+        kind, group = (ACTION, None) if like is None else (like.message_type, like.group_id)
         self.exchanges += 1
         first = None if timeout is None or self.exchanges > 1 else self.longest
         ttl = timeout if first is None else max(timeout or 0.0, first)

@@ -13,11 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from flwr.app import Message, RecordDict
-
 from securefed.errors import RoundVoid
-from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN, SumRequest
-from securefed.parties._result import SumResult
+from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN
 from securefed.parties._terms import SumTerms
 
 _NAMED: Final = 6
@@ -100,37 +97,6 @@ def _expected(phase: str, terms: SumTerms | None, weighted_by: str) -> str:
         "sites announce it: mods=[secure_mod(SitePolicy(announce_errors=True))], or announce_errors = true in "
         "the site's file"
     )
-
-
-@dataclass(frozen=True)
-class LastSum:
-    """The newest sum of a phase.
-
-    Attributes:
-        message: the strategy's message of the round, whose type and group the last message gets.
-        result: what the server publishes.
-    """
-
-    message: Message
-    result: SumResult
-
-    def requests(
-        self, nodes: Mapping[int, int], terms: SumTerms, weighted_by: str, run_config: str
-    ) -> dict[int, RecordDict]:
-        """Return the contents that publish the result, by SuperNode.
-
-        Args:
-            nodes: by SuperNode, the client that it is.
-            terms: the terms of the phase. Where they sum differences, the model goes along: the mean follows from it.
-            weighted_by: name of the metric that weights updates.
-            run_config: digest of the run's config.
-        """
-        data, agreed = self.result.to_bytes(terms), terms.to_bytes()
-        original = self.message.content if terms.differences else None
-        return {
-            node: SumRequest(party, weighted_by, run_config, agreed, data, publishes=True).content(original)
-            for node, party in nodes.items()
-        }
 
 
 def void(phase: str) -> str:

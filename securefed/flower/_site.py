@@ -167,7 +167,7 @@ class SitePolicy:
         """Raise `ConfigError`, whose text the server may read, unless this site allows the terms."""
         aggregation, plan = terms.defense.aggregation, terms.plan
         if self.folder is not None:
-            check_seal(terms, self.seal)
+            check_seal(plan, self.seal)
         if aggregation.beside:
             raise ConfigError(f"{terms.defense.name} needs a key holder, which a Flower strategy has no place for")
         if self.defense is None and not aggregation.hides:

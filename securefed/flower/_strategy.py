@@ -21,7 +21,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Result, Strategy
 
-from securefed._hyperparameters import check_limit
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Ring
 from securefed.defenses._aggregation import Aggregation
@@ -147,24 +146,18 @@ class SecureStrategy(Strategy):
             )
         self.strategy = strategy
         metrics = {TRAIN: _names(train_metrics), EVALUATE: _names(evaluate_metrics)}
-        self._wanted = WantedTerms(
-            defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void,
-            answer_after,
-        )  # fmt: skip
-        self._wanted.check()
-        check_limit("poll", poll)
-        check_limit("patience", patience)
-        self._check_metrics(inner)
-        self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
-        self._check_weight()
         if not isinstance(run_config, Mapping | None):
             raise ConfigError(f"run_config takes context.run_config, a mapping; got {type(run_config).__name__}")
-        self._run_config = config_digest(run_config or {})
-        self._poll, self._patience = poll, patience
-        self._folder, self._seal = None if folder is None else Path(folder), seal
-        self._samplings = tuple(samplings(inner))
+        self._wanted = WantedTerms(
+            defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void,
+            answer_after, str(getattr(inner, "weighted_by_key", "num-examples")), config_digest(run_config or {}),
+            tuple(samplings(inner)), poll, patience, None if folder is None else Path(folder), seal,
+        )  # fmt: skip
+        self._wanted.check()
+        self._check_metrics(inner)
+        self._check_weight()
         if clients is not None:
-            check_most_nodes(clients, self._wanted.for_nodes, self._samplings)
+            check_most_nodes(clients, self._wanted.for_nodes, self._wanted.samplings)
         self._secured: SumGrid | None = None
         self.history: list[SecureRound] = []
 
@@ -193,10 +186,7 @@ class SecureStrategy(Strategy):
         """
         self._wanted.check_timeout(timeout)
         if self._secured is None or self._secured.grid is not grid:
-            self._secured = SumGrid(
-                grid, self._wanted.terms, self._weighted_by, self._run_config, self._wanted.metrics, self._poll,
-                self._patience, self.history, self._samplings, self._folder, self._seal,
-            )  # fmt: skip
+            self._secured = SumGrid(grid, self._wanted, self.history)
         secured = self._secured
         secured.begin()
         tested = -1  # the trained rounds that the model had when it was evaluated last
@@ -296,9 +286,9 @@ class SecureStrategy(Strategy):
                 "largest_weight out"
             )
         raise ConfigError(
-            f"updates are weighted by {self._weighted_by!r}, and the largest weight that one client may have is not "
-            "declared; give SecureStrategy largest_weight=1000, say, the most examples of any client, in training and "
-            "evaluation"
+            f"updates are weighted by {self._wanted.weighted_by!r}, and the largest weight that one client may have is "
+            "not declared; give SecureStrategy largest_weight=1000, say, the most examples of any client, in training "
+            "and evaluation"
         )
 
 

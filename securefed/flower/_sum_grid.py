@@ -10,31 +10,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from securefed._persistence.sealing import Seal
 from securefed._tensors import Array as NumPyArray
 from securefed.defenses._grouped_sums import masking_in
 from securefed.defenses._secure_aggregation.double_masking import SMALLEST_COHORT
 from securefed.errors import (
     ConfigError,
     DataError,
+    MalformedError,
     PlanError,
     RangeRefused,
     RoundVoid,
     SecureFedError,
     VersionRefused,
 )
-from securefed.flower._cohorts import Roster, Sampling, check_nodes
-from securefed.flower._grid import ALLOW, FlowerGrid, Wrapping
+from securefed.flower._cohorts import Roster, check_nodes
+from securefed.flower._grid import ALLOW, FlowerGrid
 from securefed.flower._kept_sums import kept_sum
-from securefed.flower._outcome import LastSum, SecureRound, check_outcome, outcome, report, void
+from securefed.flower._outcome import SecureRound, check_outcome, outcome, report, void
 from securefed.flower._sum_messages import (
     TRAIN,
     SumRequest,
@@ -47,6 +46,7 @@ from securefed.flower._sum_messages import (
     phase_of,
     reply_data,
 )
+from securefed.flower._wanted_terms import WantedTerms
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
@@ -60,19 +60,8 @@ class SumGrid(Grid):
 
     Attributes:
         grid: the ServerApp's grid.
-        make_terms: function that makes the terms of a phase from its base, its number of messages and the number of
-            connected SuperNodes.
-        weighted_by: name of the metric that weights updates.
-        run_config: digest of the run's config (`config_digest`), to which sums are bound.
-        metrics: by phase, names of the metrics that are summed. They are further tensors of the update, so that the
-            reply holds their means, weighted as those of the model's arrays are.
-        poll: seconds between two looks for replies.
-        patience: seconds to wait for the replies of a stage in which clients do not train; in the very first exchange
-            from the first reply on.
+        wanted: the arguments of `SecureStrategy`.
         rounds: what became of each phase so far.
-        samplings: how the strategy samples in each phase, where it does so as Flower's own ones do.
-        folder: where the terms and the state of each phase's sum are kept; `None` to keep them in memory.
-        seal: encrypts the states.
         trained: rounds of training that gave a sum since the strategy was started.
         stopped: why the run ended after trained rounds; `None` while it goes on. Each phase is then empty at once, so
             that the strategy comes to its end and returns the model that it has.
@@ -81,21 +70,15 @@ class SumGrid(Grid):
     """
 
     grid: Grid
-    make_terms: Callable[[str, Mapping[str, NumPyArray], int, int], SumTerms]
-    weighted_by: str
-    run_config: str
-    metrics: Mapping[str, tuple[str, ...]]
-    poll: float
-    patience: float
+    wanted: WantedTerms
     rounds: list[SecureRound]
-    samplings: tuple[Sampling, ...] = ()
-    folder: Path | None = None
-    seal: Seal | None = None
     trained: int = field(default=0, init=False)
     stopped: str | None = field(default=None, init=False)
     model: ArrayRecord | None = field(default=None, init=False)
     checked: str = field(default="", init=False)
-    _last: dict[str, LastSum | None] = field(default_factory=dict)  # by phase since `begin`; `None` after a void round
+    _last: dict[str, tuple[Message, SumResult] | None] = field(
+        default_factory=dict
+    )  # by phase since `begin`; `None` after a void round
     _connected: list[int] = field(default_factory=list)  # the most SuperNodes that the strategy has seen
     _sums: dict[str, SumServer] = field(default_factory=dict)  # by phase
     _terms: dict[str, bytes] = field(default_factory=dict)  # by phase, as they stand in requests
@@ -103,7 +86,7 @@ class SumGrid(Grid):
     _begun: int = 0  # phases that took place before the strategy was started last
 
     def __post_init__(self) -> None:
-        self._carrier = FlowerGrid(self.grid, {}, poll=self.poll)
+        self._carrier = FlowerGrid(self.grid, {}, poll=self.wanted.poll)
 
     def set_run(self, run: Any) -> None:
         """Set the run, as the ServerApp's grid does."""
@@ -137,20 +120,35 @@ class SumGrid(Grid):
             RoundVoid: rounds took place since `begin`, and none gave a sum.
         """
         terms = {phase: server.terms for phase, server in self._sums.items()}
-        check_outcome(self.rounds[self._begun :], terms, self.weighted_by)
+        check_outcome(self.rounds[self._begun :], terms, self.wanted.weighted_by)
         self.checked = report(self._publish, self._last, terms)
 
     def _publish(self, phase: str) -> str:
         """Publish the last sum of a phase to the clients in it, and say which of them checked it."""
-        last = self._last[phase]
-        if last is None:
+        if (last := self._last[phase]) is None:
             return void(phase)
-        nodes = {self._known_roster.node(party): party for party in last.result.survivors}
-        sent, carrier = last.requests(nodes, self._sums[phase].terms, self.weighted_by, self.run_config), self._carrier
+        (message, result), terms, roster, carrier = last, self._sums[phase].terms, self._known_roster, self._carrier
+        data, original = (
+            result.to_bytes(terms),
+            message.content if terms.differences else None,
+        )  # the mean follows from it
+        sent = {
+            roster.node(party): self._request(phase, party, data, original=original, publishes=True)
+            for party in result.survivors
+        }
         carrier.forget()
-        replied = carrier.carry(sent, self.patience, last.message.metadata.message_type, last.message.metadata.group_id)
+        replied = carrier.carry(sent, self.wanted.patience, message.metadata)
         confirmed = [node for node, said in replied if confirms(said)]
         return outcome(phase, sent, confirmed, carrier.refused | carrier.foreign)
+
+    def _request(
+        self, phase: str, party: int, data: bytes, digest: str = "", original: RecordDict | None = None, *,
+        publishes: bool = False,
+    ) -> RecordDict:  # fmt: skip
+        """Return the content of a request of a phase to a party; arguments as of `SumRequest`, and of its `content`."""
+        wanted = self.wanted
+        request = SumRequest(party, wanted.weighted_by, wanted.run_config, self._terms[phase], data, digest, publishes)
+        return request.content(original)
 
     def get_nodes(self) -> Iterable[Any]:
         """Return the connected SuperNodes."""
@@ -194,10 +192,10 @@ class SumGrid(Grid):
 
     def _phase(self, given: list[Message], timeout: float | None) -> list[Message]:
         """Run the sum of a phase; errors as of `send_and_receive`, at any round."""
-        phase, digest = phase_of(given[0]), common_digest(given, self.weighted_by, self.run_config)
+        phase, digest = phase_of(given[0]), common_digest(given, self.wanted.weighted_by, self.wanted.run_config)
         record, model = model_of(given[0], phase)
         begun, before = time.monotonic(), self._carrier.exchanges
-        base = base_of(model, self.metrics[phase], digest)
+        base = base_of(model, self.wanted.metrics[phase], digest)
         result: SumResult | None = None
         why: tuple[str, ...] = ()
         try:
@@ -213,13 +211,13 @@ class SumGrid(Grid):
             _LOG.warning("%s, round void, nothing was learned and the model stays as it is: %s", phase, error)
         self._note(phase, before, begun, result, why)
         if result is not None:
-            self._last[phase] = LastSum(given[0], result)
+            self._last[phase] = given[0], result
         elif self._carrier.exchanges > before:
             self._last[phase] = None
         if result is None or not result.weight > 0:
             return []
         self.trained += phase == TRAIN
-        return [mean_reply(result, given[0], record, base, self.weighted_by)]
+        return [mean_reply(result, given[0], record, base, self.wanted.weighted_by)]
 
     def _server(self, phase: str, base: Mapping[str, NumPyArray], sampled: int) -> SumServer:
         """Return the phase's sum; its terms are made from the first round's messages.
@@ -238,27 +236,29 @@ class SumGrid(Grid):
                 # be terms for, and the missing ones count as lost.
                 sampled = max(sampled, min(SMALLEST_COHORT, self._roster.clients))
             self._check_nodes(phase, base, sampled, connected)
-            terms = self.make_terms(phase, base, sampled, connected if self._roster is None else self._roster.clients)
-            server = SumServer(terms) if self.folder is None else kept_sum(self.folder, phase, terms, self.seal)
+            terms = self.wanted.terms(phase, base, sampled, connected if self._roster is None else self._roster.clients)
+            server = (
+                SumServer(terms)
+                if self.wanted.folder is None
+                else kept_sum(self.wanted.folder, phase, terms, self.wanted.seal)
+            )
             terms = server.terms
             _LOG.info("%s, terms %s: %s", phase, terms.digest.hex()[:16], terms.plan)
             self._sums[phase], self._terms[phase] = server, terms.to_bytes()
-            if self._roster is None:
-                self._roster = Roster(terms.clients)
-                self._carrier.nodes = self._roster.nodes
+            self._roster = self._roster or Roster(terms.clients)
         return self._sums[phase]
 
     def _check_nodes(self, phase: str, base: Mapping[str, NumPyArray], sampled: int, connected: int) -> None:
         """Raise `PlanError` where a phase has too few SuperNodes: before the first one, for each that is to come."""
         wanted, clients = {phase: sampled}, 0 if self._roster is None else self._roster.clients
         if self._roster is None:
-            wanted |= {other.phase: other.nodes(connected) for other in self.samplings if other.phase != phase}
+            wanted |= {other.phase: other.nodes(connected) for other in self.wanted.samplings if other.phase != phase}
 
         def made(name: str, number: int) -> SumTerms:  # arrays do not change the number that a sum needs
-            example = base if name == phase else base_of({}, self.metrics[name], bytes(32))
-            return self.make_terms(name, example, number, clients or max(connected, number))
+            example = base if name == phase else base_of({}, self.wanted.metrics[name], bytes(32))
+            return self.wanted.terms(name, example, number, clients or max(connected, number))
 
-        check_nodes(wanted, connected, made, self.samplings)
+        check_nodes(wanted, connected, made, self.wanted.samplings)
 
     @property
     def epsilon(self) -> float:
@@ -300,8 +300,8 @@ class SumGrid(Grid):
 
     def _ask(self, nodes: list[int], message: Message) -> Iterator[tuple[int, int]]:
         """Ask sites for their numbers."""
-        contents, like = {node: SumRequest(-1).content() for node in nodes}, message.metadata  # -1: asks for the number
-        for node, content in self._carrier.carry(contents, self.patience, like.message_type, like.group_id):
+        contents = {node: SumRequest(-1).content() for node in nodes}  # -1: asks for the number
+        for node, content in self._carrier.carry(contents, self.wanted.patience, message.metadata):
             try:
                 party = party_named(content, node)
             except VersionRefused as error:
@@ -320,23 +320,26 @@ class SumGrid(Grid):
             phase: `train` or `evaluate`.
             timeout: seconds to wait for the updates; `None` for no limit.
         """
-        roster, carrier, agreed = self._known_roster, self._carrier, self._terms[phase]
+        roster, carrier, needed = self._known_roster, self._carrier, server.terms.plan.threshold
         while server.result is None:
             requests, uploads = server.outgoing, server.wants_updates
             wait = timeout  # for updates, which take training; other replies are quick
             if not uploads:
-                wait = self.patience if timeout is None else min(timeout, self.patience)
+                wait = self.wanted.patience if timeout is None else min(timeout, self.wanted.patience)
             shown, original = (digest.hex(), message.content) if uploads else ("", None)
-
-            def wrap(party: int, data: bytes, shown: str = shown, original: RecordDict | None = original) -> RecordDict:
-                return SumRequest(party, self.weighted_by, self.run_config, agreed, data, shown).content(original)
-
-            wrapping = Wrapping(message.metadata.message_type, message.metadata.group_id, wrap, reply_data)
-            missing, needed = set(requests), server.terms.plan.threshold
-            for party, data in carrier.arrivals(requests, wait, wrapping):
-                missing.discard(party)
-                server.receive({party: data}, more=bool(missing))
-            asked = {roster.node(party) for party in requests}
+            contents = {
+                roster.node(party): self._request(phase, party, data, shown, original)
+                for party, data in requests.items()
+            }
+            missing = {roster.node(party): party for party in requests}
+            for node, content in carrier.carry(contents, wait, message.metadata):
+                try:
+                    data = reply_data(content, missing[node])
+                except MalformedError as error:
+                    carrier.refuse(node, error)
+                    continue
+                server.receive({missing.pop(node): data}, more=bool(missing))
+            asked = set(contents)
             refusing = set(carrier.refused) & asked
             # Before the first complete round so many refusals mean that sites do not allow the terms: the run ends, as
             # further rounds would be void too. Later the round is void, and the strategy goes on.

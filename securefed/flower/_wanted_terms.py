@@ -1,15 +1,18 @@
-"""The arguments of `SecureStrategy` from which the terms of each phase's sum are made, in its first round."""
+"""The arguments of `SecureStrategy`; from them the terms of each phase's sum are made, in its first round."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from securefed._hyperparameters import check_integer, check_positive
+from securefed._hyperparameters import check_integer, check_limit, check_positive
+from securefed._persistence.sealing import Seal
 from securefed._tensors import Array, Ring
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError
+from securefed.flower._cohorts import Sampling
 from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, TRAIN, base_of
 from securefed.parties._terms import SumTerms
 from securefed.parties._terms_parts import weighs_alike
@@ -17,7 +20,15 @@ from securefed.parties._terms_parts import weighs_alike
 
 @dataclass(frozen=True)
 class WantedTerms:
-    """The arguments of `SecureStrategy` from which terms are made; `metrics` are by phase."""
+    """The arguments of `SecureStrategy`, as read.
+
+    Attributes:
+        metrics: by phase, names of the metrics that are summed. They are further tensors of the update, so that the
+            reply holds their means, weighted as those of the model's arrays are.
+        weighted_by: name of the metric that weights updates.
+        run_config: digest of the run's config (`config_digest`), to which sums are bound.
+        samplings: how the strategy samples in each phase, where it does so as Flower's own ones do.
+    """
 
     defense: Link
     metrics: Mapping[str, tuple[str, ...]]
@@ -30,6 +41,13 @@ class WantedTerms:
     ring: Ring
     max_void: int
     answer_after: float | None
+    weighted_by: str
+    run_config: str
+    samplings: tuple[Sampling, ...]
+    poll: float
+    patience: float
+    folder: Path | None
+    seal: Seal | None
 
     def check(self) -> None:
         """Raise `ConfigError` for a number outside its domain: now, and not when the SuperNodes are there."""
@@ -43,6 +61,8 @@ class WantedTerms:
         ):  # fmt: skip
             if size is not None:
                 check_positive(name, size)
+        check_limit("poll", self.poll)
+        check_limit("patience", self.patience)
         for bound in self.bounds.values() if isinstance(self.bounds, Mapping) else [self.bounds]:
             if bound is not None:
                 check_positive("bounds", bound)

@@ -27,9 +27,14 @@ An upload passes these files, in this order:
     `_runtime/open_exchange`   takes replies at the server, stage by stage, and opens the sum
     _result     means and totals with their errors; `_checked_result` recomputes them at a client
 
-At the server (`OpenExchange.receive`) an upload that arrives after its stage was closed is refused, and its client
-counts as dropped out of the attempt; of one that arrives twice the first counts, and the second is refused; one of
-another run, exchange or stage is refused, and its client may still send the right one. `SumServer.refusals` says which.
+An upload that the server does not expect changes no sum, and `SumServer.refusals` says why (`OpenExchange.receive`):
+
+    late     its stage was closed, and its client counts as dropped out: "it was not asked"; between two rounds
+             `SumServer.receive` raises `ConfigError`, and in a later attempt or round it is of another exchange
+    twice    the first one counts: "it has replied already"
+    from another run, exchange or stage    refused by that name; its client may still send the right one
+
+Hand in what may be late with `receive(replies, more=True)`: without it each call ends the stage.
 At a client (`SumNode`) each exchange is used up before its upload is computed, and written to the file: a request that
 comes again, or of another run, is refused, whatever process reads it.
 

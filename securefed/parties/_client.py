@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -116,9 +117,10 @@ class SumClient:
         if type(party) is not int or not 0 <= party < terms.clients:
             raise ConfigError(f"party must be a whole number from 0 to {terms.clients - 1}; got {party!r}")
         self.terms, self.party = terms, party
-        self._defense = terms.for_party(party, identity)
+        own = terms.for_party(party, identity)
+        self._facts = terms.core if own is terms.defense else replace(terms.core, defense=own)
         if file is not None:
-            check_seal(terms, seal)
+            check_seal(terms.plan, seal)
         self._file = None if file is None else StateFile(file, _KIND, seal)
         hides = terms.defense.aggregation.hides  # else there is nothing to remember
         self._beside = partial(open_beside, Path(file), seal) if file is not None and hides else None
@@ -147,7 +149,7 @@ class SumClient:
         Raises:
             MessageRefused: as `receive`.
         """
-        return self._read(request).stage == self._defense.aggregation.upload
+        return self._read(request).stage == self._facts.defense.aggregation.upload
 
     def receive(
         self,
@@ -195,7 +197,7 @@ class SumClient:
         arrived = moment() if arrived is None else arrived
         message = self._read(request)
         node = self._node = self._node or self._enrol(message.run)
-        if message.stage != self._defense.aggregation.upload:
+        if message.stage != self._facts.defense.aggregation.upload:
             begun = node.begin(message)
             assert isinstance(begun, Message)  # no other request needs a contribution
             reply = begun
@@ -208,7 +210,7 @@ class SumClient:
         else:
             self._save()
         encoded = reply.encode(before=header(self.terms.digest))
-        if message.stage == self._defense.aggregation.upload:
+        if message.stage == self._facts.defense.aggregation.upload:
             hold(self.party, arrived, self.terms.answer_after)
         return encoded
 
@@ -358,15 +360,11 @@ class SumClient:
             run: the run.
             expected: whether a state says that there is a ledger beside it.
         """
-        core = self.terms.core
         if self._ledger is None and self._beside is not None:
             self._ledger, self._kept = self._beside(expected=expected), _BESIDE
         elif self._ledger is None:
             self._kept = _FROZEN
-        node = PartyNode(
-            self.party, run, core.schema, self._defense, exchanges=core.exchanges, ledger=self._ledger, rule=core.rule,
-            persist=lambda _: self._save(),
-        )  # fmt: skip
+        node = PartyNode(self.party, run, self._facts, ledger=self._ledger, persist=lambda _: self._save())
         node.budget = self._budget
         return node
 

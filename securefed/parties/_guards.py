@@ -7,12 +7,10 @@ and of parties in a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from securefed._hyperparameters import check_integer
-from securefed._messages import ClientId
 from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import LedgerEntries, Limits
@@ -22,7 +20,10 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._grouped_sums import Grouped, masking_in
-from securefed.errors import ConfigError, TooFewSurvivors
+from securefed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from securefed.parties._terms import SumTerms
 
 COUNT: Final = "count"
 """Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
@@ -31,32 +32,7 @@ _COUNTS: Final = (COUNT, "counts")
 _LEAST_BLOCK, _OF_MANY, _MANY = 2, 3, 8
 
 
-class GuardedTerms(Protocol):
-    """The part of terms (`SumTerms`) that is read here."""
-
-    @property
-    def clients(self) -> int: ...
-    @property
-    def cohort(self) -> int: ...
-    @property
-    def defense(self) -> Defense: ...
-    @property
-    def base(self) -> bool: ...
-    @property
-    def epsilon(self) -> float | None: ...
-    @property
-    def answer_after(self) -> float | None: ...
-    @property
-    def least_rows(self) -> int | None: ...
-    @property
-    def least_parties(self) -> int | None: ...
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
-    @property
-    def plan(self) -> Plan: ...
-
-
-def rule_of(terms: GuardedTerms) -> SumRule:
+def rule_of(terms: SumTerms) -> SumRule:
     """Return the rule by which clients of these terms let sums out.
 
     With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
@@ -72,7 +48,7 @@ def adds_noise(defense: Defense) -> bool:
     return any(isinstance(link, CentralGaussian | DistributedNoise) for link in defense.transforms)
 
 
-def notes(terms: GuardedTerms) -> tuple[str, ...]:
+def notes(terms: SumTerms) -> tuple[str, ...]:
     """Return the sentences about other sums of the same data, and about small numbers, for the plan."""
     out: list[str] = []
     if not terms.base:
@@ -108,7 +84,7 @@ def notes(terms: GuardedTerms) -> tuple[str, ...]:
     return tuple(out)
 
 
-def check_minima(terms: GuardedTerms) -> None:
+def check_minima(terms: SumTerms) -> None:
     """Raise `ConfigError` for minima that no sum of these terms can reach, or that they cannot check."""
     if terms.least_parties is not None:
         check_integer("least_parties", terms.least_parties, 1)
@@ -129,18 +105,13 @@ def check_minima(terms: GuardedTerms) -> None:
             raise ConfigError(f"least_rows is compared with the number of rows, a tensor {COUNT!r} of one number")
 
 
-def check_parties(terms: GuardedTerms, survivors: Sequence[ClientId]) -> None:
-    """Raise `TooFewSurvivors` where a sum is over fewer parties than the terms release a result of."""
-    if terms.least_parties is not None and len(survivors) < terms.least_parties:
-        raise TooFewSurvivors(f"{len(survivors)} parties, and the terms release a result of {terms.least_parties}")
-
-
-def check_seal(terms: GuardedTerms, seal: Seal | None) -> None:
+def check_seal(plan: Plan, seal: Seal | None) -> None:
     """Raise `ConfigError` if a client's file would hold, unencrypted, the key by which it checks the server's sums."""
-    if terms.plan.verified and seal is None:
+    if plan.verified and seal is None:
         raise ConfigError(
             "with verify=True a client keeps a key between rounds, which must not be stored unencrypted: give a seal "
-            "(Seal.from_file; on the command line --seal-key-file, in a site's file seal), or keep no file"
+            "(Seal.from_file; seal= of client_app, on the command line --seal-key-file, in a site's file seal), or "
+            "keep no file"
         )
 
 
@@ -170,7 +141,7 @@ def open_beside(state: Path, seal: Seal | None, *, expected: bool, named: Path |
     return Ledger.beside(path, own, expected=expected or named is not None)
 
 
-def run_budget(terms: GuardedTerms, book: LedgerEntries | None = None) -> Ledger | None:
+def run_budget(terms: SumTerms, book: LedgerEntries | None = None) -> Ledger | None:
     """Return the ledger of one run that limits it to the epsilon of its terms; `None` where they name none."""
     if terms.epsilon is None:
         return None
@@ -186,7 +157,7 @@ def counts_rows(name: str) -> bool:
     return name.rpartition(".")[2] in _COUNTS
 
 
-def _default_block(terms: GuardedTerms) -> int:
+def _default_block(terms: SumTerms) -> int:
     """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
     masking = masking_in(terms.defense.aggregation)
     if terms.base or masking is None or masking.identities is None:
@@ -194,7 +165,7 @@ def _default_block(terms: GuardedTerms) -> int:
     return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
 
 
-def _smallest_group(terms: GuardedTerms) -> int:
+def _smallest_group(terms: SumTerms) -> int:
     """Return the number of clients of the smallest group; the cohort where one sum is made."""
     aggregation = terms.defense.aggregation
     return terms.cohort // (aggregation.groups if isinstance(aggregation, Grouped) else 1)

@@ -11,8 +11,9 @@ from typing import Final
 from securefed._messages import SERVER, Message
 from securefed._persistence.frozen import complete, frozen, thawed
 from securefed._persistence.packing import from_bytes
+from securefed._transports import HelperNode
 from securefed.errors import BindingError, ConfigError
-from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._envelope import header, unwrap
 from securefed.parties._terms import SumTerms
 
 _PARTY: Final = "a key holder"
@@ -59,12 +60,9 @@ class SumHelper:
             raise BindingError(
                 SERVER, f"this key holder belongs to run {self.run}, and the request is of {message.run}"
             )
-        message.check(run=message.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.party)
-        body = self._helper.handle(message)
+        reply = HelperNode(self._helper, message.run).handle(message)
         self.run = message.run
-        return wrap(
-            self.terms.digest, Message(self.run, message.round, message.stage, self.party, SERVER, body).encode()
-        )
+        return reply.encode(before=header(self.terms.digest))
 
     def freeze(self) -> bytes:
         """Return the whole state, private key included. Keep it where only the key holder can read it."""

@@ -29,7 +29,7 @@ import numpy as np
 from securefed._messages import SERVER, ClientId
 from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import nest, unnest
-from securefed._runtime.exchange_header import TRAIN
+from securefed._runtime.exchange_header import TRAIN, ExchangeHeader
 from securefed._tensors import Array, Tensors, decode, encode, real_array
 from securefed.defenses._base import Plan
 from securefed.errors import ConfigError, DataError
@@ -280,9 +280,7 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
         DataError: the survivors' total weight is zero, or not more than its rounding error.
     """
     released, survivors = summed.released, summed.survivors
-    plan = terms.defense.plan(
-        terms.core.schema.layouts[TRAIN], terms.cohort, range_doublings=summed.doublings, learned=summed.learned
-    )
+    plan = terms.core.plan(ExchangeHeader(survivors, TRAIN, summed.doublings, summed.learned))
     scale = terms.largest_weight if terms.weighted else 1.0
     distortion = terms.defense.distortion(plan, len(survivors))
     # The plan's errors are those of the decoded sum, the release multiplies it by these factors.

@@ -14,22 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from securefed._messages import ROTATED, ClientId, PartyId, Transcript
+from securefed._messages import ClientId, PartyId, Transcript
 from securefed._persistence.frozen import complete, frozen, thawed
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
-from securefed._runtime.cohorts import uniform, unpredictable
 from securefed._runtime.exchange_header import TRAIN
-from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeResult, OpenExchange, Requests
-from securefed._runtime.privacy_checks import check_privacy, coins_of, sampler_of
-from securefed._runtime.sum_run import VOIDING, PendingSum, SumRun, new_run
+from securefed._runtime.open_exchange import ExchangeResult, Requests
+from securefed._runtime.privacy_checks import coins_of, sampler_of
+from securefed._runtime.sum_run import SumRun
 from securefed._tensors import Array
-from securefed.defenses._differential_privacy import FixedSizeSampling
 from securefed.errors import ConfigError, MessageRefused, PrecisionWarning, SecureFedError
 from securefed.parties._envelope import check_key, unwrap, wrap
-from securefed.parties._guards import check_parties
 from securefed.parties._node import broadcast_of
 from securefed.parties._result import CompletedSum, SumResult, imprecise, result_of
 from securefed.parties._terms import SumTerms, check_terms
@@ -81,7 +77,6 @@ class SumServer:
         self._file = None if file is None else StateFile(file, _KIND, seal)
         self._sums = self._make(run)
         self._base: dict[str, Array] | None = None
-        self._up = self._down = 0  # bytes that the log had counted when the open round began
         self._warned = False  # that a result's error exceeds its size, which is said once a run
         self._summed: CompletedSum | None = None
         self.result: SumResult | None = None
@@ -145,13 +140,11 @@ class SumServer:
             )
         if self.terms.rounds is not None and self._sums.position >= self.terms.rounds:
             raise ConfigError(f"the terms have {self.terms.rounds} rounds, and all of them are complete or given up")
-        sums, cohort = self._sums, self._cohort(cohort)
+        cohort = self._cohort(cohort)
         self._base = None if base is None else read_update(base, self.terms.shapes, "the base")
         self._summed = self.result = None
-        self._up, self._down = sums.log.up, sums.log.down
-        sums.pending = PendingSum(TRAIN, cohort)
         try:
-            sums.attempt()
+            self._sums.begin(TRAIN, cohort)
         finally:
             self._save()
         return self.outgoing
@@ -213,7 +206,7 @@ class SumServer:
             return None
         if exchange.opens:
             self._save()  # a sum that is opened is never lost: to open one over fewer clients instead would leak
-        return self._close_stage(exchange)
+        return self._close_stage()
 
     def abandon(self) -> None:
         """Give up the round that is open. Clients answer nothing more of it, and it counts among `terms.rounds`."""
@@ -235,7 +228,6 @@ class SumServer:
         values = {
             "run": self.run,
             "base": None if self._base is None else sorted(base),
-            "traffic": [self._up, self._down],
             "warned": self._warned,
             "result": None if self._summed is None else self._summed.to_json(),
         }
@@ -265,18 +257,9 @@ class SumServer:
         return server
 
     def _make(self, run: str | None) -> SumRun:
-        terms, plan = self.terms, self.terms.plan
-        budget = terms.budget()
-        check_privacy(terms.defense, plan, budget, terms.cohort, terms.clients)
-        rotated = [tensor.name for tensor in plan.tensors] if plan.privacy and plan.privacy.noise_survivors else []
-        facts = {
-            "algorithm": "a sum", "defense": terms.defense.name, "settings": repr(terms.defense),
-            "clients": terms.clients, "cohort": terms.cohort, ROTATED: rotated,
-        }  # fmt: skip
-        transcript = Transcript(run or new_run(), facts)
         return SumRun(
-            terms.core, transcript, max_void=terms.max_void, budget=budget, keep=self._keep,
-            broadcast=lambda round: broadcast_of(self._base, round),
+            self.terms.core, run, {"algorithm": "a sum"}, max_void=self.terms.max_void, budget=self.terms.budget(),
+            keep=self._keep, broadcast=lambda round: broadcast_of(self._base, round),
         )  # fmt: skip
 
     def _cohort(self, chosen: Sequence[ClientId] | None) -> tuple[ClientId, ...]:
@@ -286,46 +269,24 @@ class SumServer:
         each client for itself. Where it may and does not, the draw is from seed 0, which is public.
         """
         terms, everyone = self.terms, range(self.terms.clients)
-        sampler, coins = sampler_of(terms.defense), coins_of(terms.defense)
         if chosen is None:
-            if isinstance(sampler, FixedSizeSampling):
-                return unpredictable(everyone, terms.cohort)
-            return uniform(everyone, terms.cohort, 0, self._sums.position)
+            return self._sums.draw(0)
         cohort = tuple(sorted(set(chosen)))
         if len(cohort) != len(chosen) or not 0 < len(cohort) <= terms.cohort or not set(cohort) <= set(everyone):
             allowed = f"1 to {terms.cohort} different clients, numbered 0 to {terms.clients - 1}"
             raise ConfigError(f"a cohort holds {allowed}; got {list(chosen)}")
-        if sampler != "full" or coins is not None:
+        if sampler_of(terms.defense) != "full" or coins_of(terms.defense) is not None:
             raise ConfigError(f"{terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
         return tuple(int(client) for client in cohort)
 
-    def _close_stage(self, exchange: OpenExchange) -> SumResult | None:
+    def _close_stage(self) -> SumResult | None:
         """End the stage: go to the next one, to another attempt where this one is void, or to the result."""
-        sums, pending = self._sums, self._sums.pending
-        assert pending is not None
         try:
-            summed = exchange.close_stage()
-            if summed is not None:
-                check_parties(self.terms, summed.record.survivors)
-        except VOIDING as error:
-            try:
-                sums.failed(error)
-                sums.attempt()
-            finally:
-                if sums.exchange is None:
-                    self._give_up()
-                self._save()
-            return None
+            if (summed := self._sums.close_stage()) is not None:
+                self._complete(summed)
         except SecureFedError:
             self.abandon()
             raise
-        if summed is not None:
-            sums.completed(summed)
-            try:
-                self._complete(exchange, summed, tuple(pending.void))
-            except SecureFedError:
-                self.abandon()
-                raise
         coarse = [] if self._warned or self.result is None else imprecise(self.result)
         self._warned = self._warned or bool(coarse)
         self._save()
@@ -348,19 +309,17 @@ class SumServer:
             self._sums.given_up += 1
         self._sums.exchange = self._sums.pending = None
 
-    def _complete(self, exchange: OpenExchange, summed: ExchangeResult, void: tuple[str, ...]) -> None:
+    def _complete(self, summed: ExchangeResult) -> None:
         """End the round with a result."""
-        sums, record, header = self._sums, summed.record, exchange.content.header
+        sums = self._sums
+        assert sums.exchange is not None
+        header, entry = sums.exchange.content.header, sums.entry(summed)
         kept = CompletedSum(
-            record.released, record.survivors, header.doublings, header.learned, self.round, void,
-            dict(summed.refusals), summed.announced, sums.given_up,
+            summed.record.released, entry.survivors, header.doublings, header.learned, entry.round, entry.void,
+            entry.refusals, summed.announced, sums.given_up,
         )  # fmt: skip
         result = result_of(self.terms, kept, self._base)  # first, as it raises where there is no mean
         sums.counted(summed, {})
-        entry = RoundHistory(
-            round=self.round, exchange=record.round, survivors=record.survivors, seconds=0.0,
-            up=sums.log.up - self._up, down=sums.log.down - self._down, void=void, refusals=dict(summed.refusals),
-        )  # fmt: skip
         sums.history.append(entry)
         self._summed, self.result = kept, result
         sums.exchange = sums.pending = None
@@ -373,13 +332,12 @@ class SumServer:
         owner = {"terms": self.terms.digest.hex()}
         values, tensors = thawed(data, _PARTY, owner, "give the terms that it was written with", older=(None,))
         with complete(_PARTY):
-            if isinstance(values["traffic"], str):  # release 0.1 wrote these as texts
-                names = "base", "traffic", "warned", "result"
+            if isinstance(values["base"], str):  # release 0.1 wrote these as texts
+                names = "base", "warned", "result"
                 values |= {name: json.loads(values.get(name, "false")) for name in names}
             self._sums = self._make(values["run"])
             base, summed = unnest("base", tensors), values["result"]
             self._base = None if values["base"] is None else {name: base[name] for name in values["base"]}
-            self._up, self._down = values["traffic"]
             self._warned = values["warned"]
             if summed is not None:
                 self._summed = CompletedSum.from_json(summed, unnest("released", tensors), unnest("announced", tensors))
@@ -390,6 +348,6 @@ class SumServer:
         exchange = self._sums.exchange
         if exchange is not None and exchange.opens and exchange.complete_stage:
             try:
-                self._close_stage(exchange)
+                self._close_stage()
             except SecureFedError as error:
                 _LOG.warning("the round that was open is given up: %s", error)

@@ -25,7 +25,7 @@ from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
 from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._runtime.sum_node import SumNode
-from securefed._transports import Coordinator, HelperNode
+from securefed._transports import HelperNode
 from securefed.defenses import Defense
 from securefed.errors import ConfigError, SecureFedError
 from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
@@ -53,7 +53,7 @@ class Partner(SumNode):
     terms = "those of the battery"
 
     def __init__(self, facts: SumFacts, client: int) -> None:
-        super().__init__(client, RUN, lenient(facts.schema), facts.defense)
+        super().__init__(client, RUN, SumFacts(defense=facts.defense, schema=lenient(facts.schema)))
         self.exchanges = _AnyExchange()  # type: ignore[assignment]
         self._commits = _AnyCount(**vars(self._commits))
 
@@ -223,18 +223,14 @@ class World:
 
     def __post_init__(self) -> None:
         terms = self.terms
-        own = {name: getattr(terms, name) for name in ("algorithm", "public", "seed") if hasattr(terms, name)}
-        victim = self.node(
-            VICTIM, RUN, terms.schema, self.data, terms.defense, reveal=getattr(terms, "reveals", False),
-            exchanges=terms.exchanges, **own,
-        )  # fmt: skip
-        nodes: dict[int, Any] = {VICTIM: victim} | {i: Partner(terms, i) for i in range(1, CLIENTS)}
+        nodes: dict[int, Any] = {VICTIM: self.node(VICTIM, RUN, terms, self.data)} | {
+            i: Partner(terms, i) for i in range(1, CLIENTS)
+        }
         helper = terms.defense.aggregation.helper(CLIENTS, _key(terms.defense))
         if helper is not None:
             nodes[helper.party] = HelperNode(helper, RUN)
         self.wire = Wire(nodes)
         self.log, self.prepared = MessageLog(Transcript(RUN), keep=False), None
-        self.coordinator = Coordinator(self.wire, self.log)
 
     def play(
         self, number: int, header: ExchangeHeader, broadcast: Tensors, counted: CountedExchanges, body: Tensors
@@ -251,11 +247,14 @@ class World:
         """One exchange to its end; what it precomputed is used by the next one."""
         content = ExchangeContent(header, broadcast, counted, lambda client: body)
         prepared, self.prepared = self.prepared, None
-        exchange = OpenExchange(
-            self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, None, prepared
-        )
+        exchange = OpenExchange(self.terms, number, content, self.log, None, prepared)
         try:
-            return self.coordinator.exchange(exchange)
+            result: ExchangeResult | None = None
+            while result is None:
+                for party, data in sorted(self.wire.exchange(dict(exchange.outgoing), None).items()):
+                    exchange.receive(party, data)
+                result = exchange.close_stage()
+            return result
         finally:
             self.prepared = exchange.prepared
 

@@ -27,8 +27,7 @@ class SuperNode:
 
     folders: Path
 
-    def __init__(self, client: int, run: str, schema: Any, data: Any, defense: Any, **own: Any) -> None:
-        terms = Terms(defense=defense, schema=schema, reveals=own.pop("reveal"), **own)
+    def __init__(self, client: int, run: str, terms: Terms, data: Any) -> None:
         place = Path(tempfile.mkdtemp(dir=self.folders))
         app = client_app(lambda _: terms, lambda _: data, folder=lambda _: place, seal=lambda _: SEAL)
         self.node = Node(app, {"partition-id": client})

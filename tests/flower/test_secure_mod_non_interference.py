@@ -162,8 +162,8 @@ class ModNode:
     policy: ClassVar[Mapping[str, Any]] = {}
     secured: ClassVar[Any] = staticmethod(secure_mod)
 
-    def __init__(self, client: int, run: str, schema: Any, data: Dataset, defense: Any, *args: Any, **settings: Any):
-        self.name = next(name for name in DEFENSES if core(name).defense == defense)
+    def __init__(self, client: int, run: str, facts: Any, data: Dataset):
+        self.name = next(name for name in DEFENSES if core(name).defense == facts.defense)
         policy = dict(self.policy)
         if self.name == "masks, active":
             policy |= {"party": VICTIM, "identity": OWN.own[VICTIM], "identities": OWN.public}

@@ -56,8 +56,8 @@ def update_of(data: Dataset) -> dict[str, Any]:
 class Endpoint:
     """A `SumClient` as an endpoint."""
 
-    def __init__(self, client: int, run: str, schema: Any, data: Dataset, defense: Any, *args: Any, **settings: Any):
-        name = next(name for name in DEFENSES if sum_terms(name).core.defense == defense)
+    def __init__(self, client: int, run: str, facts: Any, data: Dataset):
+        name = next(name for name in DEFENSES if sum_terms(name).core.defense == facts.defense)
         self.terms_of_sum, self.data = sum_terms(name), data
         self.inner = SumClient(self.terms_of_sum, client)
 

@@ -325,7 +325,7 @@ def test_a_server_that_dies_while_it_opens_a_sum_opens_the_same_sum_again(tmp_pa
     for _ in range(3):
         server.receive({i: members[i].receive(request, **mine[i]) for i, request in server.outgoing.items()})
     replies = {i: members[i].receive(request) for i, request in server.outgoing.items()}
-    server._close_stage = lambda exchange: None  # type: ignore[method-assign] - killed after the sum, before its write
+    server._close_stage = lambda: None  # type: ignore[method-assign] - killed after the sum, before its write
     server.receive(replies)
     server = SumServer(terms, file=tmp_path / "server")
     assert not server.outgoing

@@ -43,7 +43,7 @@ def kept(folder: Path, **options: Any) -> object:
 
 def with_a_seal(message: str, folder: Path) -> None:
     """Give the seal that the message names; or no folder."""
-    assert found(r"give client_app a seal \(securefed\.(\w+)\), or leave out the folder", message) == Seal.__name__
+    assert found(r"give a seal \((\w+)\.from_file; seal= of client_app,", message) == Seal.__name__
     kept(folder / "sealed", seal=lambda _: Seal(bytes(32)))
     serve(grid_of(VERIFIED), VERIFIED, 1, **quick())
 
@@ -121,8 +121,8 @@ TABLE: dict[str, Followed] = {
         lambda message, _: enough(message),
     ),
     "a check key in a folder without a seal": Followed(
-        "securefed/flower/_client.py",
-        "give client_app a seal (securefed.Seal), or leave out the folder",
+        "securefed/parties/_guards.py",
+        "seal= of client_app",
         kept,
         with_a_seal,
     ),

@@ -15,7 +15,7 @@ from securefed.parties import SumTerms
 from tests.contract.settings import data, make
 from tests.remedies.followed import Followed, arguments, evaluated, found
 
-GROUPED, CHECKS = "defenses/_grouped_sums/grouped.py", "securefed/_runtime/grouped_checks.py"
+GROUPED, CHECKS = "defenses/_grouped_sums/grouped.py", "securefed/_runtime/terms.py"
 LAYOUT = Layout((TensorSpec("w", (6,), 1.0),))
 N = 15
 

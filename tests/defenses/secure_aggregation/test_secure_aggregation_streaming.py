@@ -13,7 +13,8 @@ from securefed._persistence.packing import pack, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.open_exchange import ExchangeContent, MessageLog, OpenExchange
-from securefed._transports import Coordinator
+from securefed._runtime.sum_facts import SumFacts, SumSchema
+from securefed._transports import arrivals
 from securefed.defenses import Session, UploadContext, secure_aggregation
 from securefed.defenses._aggregation import SupportsStreaming
 from securefed.defenses._base import INDICATOR
@@ -139,8 +140,13 @@ def peak_bytes(kind, clients) -> int:
     try:
         counted = CountedExchanges.of(cohort, {}, None)
         content = ExchangeContent(ExchangeHeader(cohort, "train", 0), broadcast, counted, lambda _: {})
-        exchange = OpenExchange(defense, {"train": layout}, clients, 0, content, log)
-        summed = Coordinator(transport, log).exchange(exchange)
+        schema = SumSchema({"train": layout}, Layout.of(broadcast), {}, clients, clients)
+        exchange = OpenExchange(SumFacts(defense=defense, schema=schema), 0, content, log)
+        summed = None
+        while summed is None:
+            for party, data in arrivals(transport, exchange.outgoing, None):
+                exchange.receive(party, data)
+            summed = exchange.close_stage()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
