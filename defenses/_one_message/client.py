@@ -123,9 +123,7 @@ def upload(state: OneMessageClient, encoded: Tensors | None) -> tuple[OneMessage
     hashes = b"".join(map(share_hash, bundles))
     seed = tests_seed(state.exchange, state.client, public, hashes)
     tests = published_tests(polynomials, seed)
-    statement = upload_statement(
-        state.exchange, state.client, state.source, hash_of(parts), seed, tests.tobytes()
-    )
+    statement = upload_statement(state.exchange, state.client, state.source, hash_of(parts), seed, tests.tobytes())
     body = dict(zip(PLANES, parts, strict=True)) | {
         "source": from_bytes(state.source),
         "ephemeral": from_bytes(public),
@@ -144,7 +142,9 @@ def hash_of(parts: tuple[Array, ...]) -> bytes:
     return digest.digest()
 
 
-def share_key(agreement: bytes, exchange: bytes, client: int, member: int, ephemeral: bytes, member_key: bytes) -> bytes:
+def share_key(
+    agreement: bytes, exchange: bytes, client: int, member: int, ephemeral: bytes, member_key: bytes
+) -> bytes:
     """Derive the key that encrypts one client's share for one member, and nothing else."""
     return hkdf(agreement, label("one message: share", exchange, client, member, ephemeral, member_key))
 

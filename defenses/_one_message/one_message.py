@@ -227,6 +227,4 @@ def one_message(
     Raises:
         ConfigError: numbers that no committee of this size meets, or a member without an identity.
     """
-    return OneMessage(
-        Committee.of(committee, corrupt, lost), identities, threshold, survivor_change, keep_uploads
-    )
+    return OneMessage(Committee.of(committee, corrupt, lost), identities, threshold, survivor_change, keep_uploads)

@@ -144,7 +144,9 @@ def _signed(values: Array, ring: int) -> Array:
 
 def _check_range(value: Array, tensor: TensorPlan) -> None:
     """Raise `RangeRefused` for an entry that does not fit its ring."""
-    if tensor.ring < _WORD and value.size and not -(2 ** (tensor.ring - 1)) <= value.min() <= value.max() < 2 ** (
-        tensor.ring - 1
+    if (
+        tensor.ring < _WORD
+        and value.size
+        and not -(2 ** (tensor.ring - 1)) <= value.min() <= value.max() < 2 ** (tensor.ring - 1)
     ):
         raise RangeRefused(f"an encoded entry of {tensor.name!r} does not fit its ring of {tensor.ring} bits")

@@ -107,7 +107,12 @@ class Parties:
         """Compute the digest of what all parties agree on before the exchange, 32 bytes."""
         own = self.committee
         return _session_digest(
-            session.run, session.round, plan_digest(session.plan), session.cohort, own, Placing.of(session.plan).encoding
+            session.run,
+            session.round,
+            plan_digest(session.plan),
+            session.cohort,
+            own,
+            Placing.of(session.plan).encoding,
         )
 
 
@@ -117,7 +122,9 @@ def _session_digest(
 ) -> bytes:
     """Compute a session's digest once for all clients of a simulation."""
     numbers = (committee.corrupt, committee.lost, DEGREE, MODULUS, DEVIATION.hex(), encoding.scale_bits)
-    return fingerprint("securefed one message 1", run, number, plan, label(*cohort), label(*committee.members), *numbers)
+    return fingerprint(
+        "securefed one message 1", run, number, plan, label(*cohort), label(*committee.members), *numbers
+    )
 
 
 def keys_digest(session: bytes, members: Sequence[ClientId], keys: Array) -> bytes:

@@ -24,7 +24,7 @@ import numpy as np
 from securefed._sampling.random_stream import SecureRandomStream
 from securefed._tensors import Array
 from securefed.defenses._one_message.parameters import MODULUS
-from securefed.defenses._one_message.ring import dot, multiply, public_uniform, residues, uniform
+from securefed.defenses._one_message.ring import dot, public_uniform, residues, uniform
 
 TESTS: Final = 2
 MOST_MEMBERS: Final = 128
