@@ -1,7 +1,7 @@
 """Encrypt a contribution under a key that the committee holds in shares, and decrypt the sum of such uploads.
 
-y = A s + e + scale x, block by block; A is derived from the exchange's digest. With S the sum of the clients' s, the sum
-of the y is A S + (sum of e) + scale (sum of x), and the summed errors are below half the scale (`parameters`).
+y = A s + e + scale x, block by block; A is derived from the exchange's digest. With S the sum of the clients' s, the
+sum of the y is A S + (sum of e) + scale (sum of x), and the summed errors are below half the scale (`parameters`).
 """
 
 from __future__ import annotations

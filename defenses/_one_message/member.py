@@ -170,7 +170,8 @@ def _open(state: Member, parties: Parties, request: Message) -> Reply:
     """Reveal the sum of this member's shares of the set that it and a quorum signed.
 
     Raises:
-        MessageRefused: too few signatures of this very set, or this member was dealt no valid share for an upload in it.
+        MessageRefused: too few signatures of this very set, or this member was dealt no valid share for an upload in
+        it.
     """
     request.expect_fields(("members", SIGNATURES))
     check_quorum(request, parties, state.chosen)

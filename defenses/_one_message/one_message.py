@@ -1,16 +1,17 @@
 """Sum contributions of which each client sends one message and is gone; a committee opens the sum. Experimental.
 
 The idea is that of Willow (Bell-Clark, Gascon, Li, Raykova, Schoppmann, CRYPTO 2025) and of OPA (Karthikeyan,
-Polychroniadou, CRYPTO 2025): a client's contribution is encrypted under a fresh key of its own, with an encryption whose
-sums are encryptions under the sum of the keys. The key travels in the same message, in shares for a committee, which adds
-up its shares and reveals the sum of the keys alone. The protocol here is not theirs, and has no proof of its own.
+Polychroniadou, CRYPTO 2025): a client's contribution is encrypted under a fresh key of its own, with an encryption
+whose sums are encryptions under the sum of the keys. The key travels in the same message, in shares for a committee,
+which adds up its shares and reveals the sum of the keys alone. The protocol here is not theirs, and has no proof of its
+own.
 
 This module holds the public class. Of an exchange (one sum) the runtime calls the `client_` and `server_` methods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ from securefed.defenses._one_message import client as clients
 from securefed.defenses._one_message import planning, server
 from securefed.defenses._one_message.committee import Committee
 from securefed.defenses._one_message.member import member_open, member_step
+from securefed.defenses._one_message.recount import recounted
 from securefed.defenses._one_message.session import (
     CONFIRM,
     OPEN,
@@ -55,8 +57,8 @@ class OneMessage(Aggregation):
         - It obtains at most one sum of an exchange, over `threshold` clients or more, from which it can subtract what
           the colluding ones sent; and the sums of those clients' keys and errors, which hide the uploads all the same.
         - It cannot replace a member's key by its own, and clients that were told different things are not summed.
-        - A contribution to one broadcast enters sums over one set of survivors only: members remember each sum that they
-          signed, and refuse the source of a contribution, which its client signed, with other survivors.
+        - A contribution to one broadcast enters sums over one set of survivors only: members remember each sum that
+          they signed, and refuse the source of a contribution, which its client signed, with other survivors.
         - What members and clients send is signed: altered, replayed or swapped, it is refused by name.
         - With up to c wrong shares the sum is exact for those in `survivors`, and the members that sent them are named;
           an honest member is not.
@@ -201,6 +203,19 @@ class OneMessage(Aggregation):
         statement = refusal_statement(self.parties.digest(state.session), refusal.sender, refusal.body)
         signature = refusal.take(SIGNATURE, shape=(SIGNATURE_BYTES,)).tobytes()
         self.identities.verify(refusal.sender, statement, signature, "its refusal")
+
+    def recount(self, session: Session, replies: Iterable[Message]) -> Aggregate:
+        """Add up the signed uploads of an exchange again, as a third party; see `recount`.
+
+        Args:
+            session: the exchange, with its context.
+            replies: what members and clients sent in it.
+
+        Raises:
+            MessageRefused: a message is not signed by its sender for this exchange.
+            TooFewSurvivors: too few messages to open a sum.
+        """
+        return recounted(session, self.parties, replies)
 
 
 def one_message(

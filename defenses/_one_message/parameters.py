@@ -1,8 +1,9 @@
 """Parameters of the lattice encryption in which a client hides its contribution, and the argument that they are safe.
 
-A client uploads y_b = A_b s + e_b + scale x_b over Z_q[X] / (X^n + 1), for blocks b of its contribution x: A_b is public
-and uniform, s and e_b are drawn from the discrete Gaussian of standard deviation `DEVIATION`, s fresh in each exchange.
-The committee opens S = sum of s over the survivors, so the server learns S and E_b = sum of e_b as well as the sum of x.
+A client uploads y_b = A_b s + e_b + scale x_b over Z_q[X] / (X^n + 1), for blocks b of its contribution x: A_b is
+public and uniform, s and e_b are drawn from the discrete Gaussian of standard deviation `DEVIATION`, s fresh in each
+exchange. The committee opens S = sum of s over the survivors, so the server learns S and E_b = sum of e_b as well as
+the sum of x.
 
 Two arguments together say that an upload hides its contribution from the server, which also knows S and E:
 
@@ -11,12 +12,12 @@ Two arguments together say that an upload hides its contribution from the server
        standard deviation 8 / sqrt(2 pi) = 3.2 and any number of samples.
     2  Hint-MLWE (Kim, Lee, Seo, Song, CRYPTO 2023, theorem 1): RLWE whose attacker is also given the hints s + s' and
        e + e', with s' and e' of the same standard deviation d, is as hard as RLWE with standard deviation d_0, where
-       1 / d_0^2 = 2 (1 / d^2 + 1 / d^2): d_0 = d / 2. The hints here are S and E less the parts of colluding clients. So
-       they hold the s' and e' of one further honest client at least, and d_0 = 3.3 stays above the 3.2 of the table.
+       1 / d_0^2 = 2 (1 / d^2 + 1 / d^2): d_0 = d / 2. The hints here are S and E less the parts of colluding clients.
+       So they hold the s' and e' of one further honest client at least, and d_0 = 3.3 stays above the 3.2 of the table.
        The theorem asks that d_0 be at least sqrt(2) times the smoothing parameter of the integers (`smoothing`).
 
-Not proven here: that the table, of 2018, stands against attacks found since (the estimates of the LWE estimator moved by
-a few bits). With one honest client in a sum there is nothing to hide: the sum less the others' parts is its own.
+Not proven here: that the table, of 2018, stands against attacks found since (the estimates of the LWE estimator moved
+by a few bits). With one honest client in a sum there is nothing to hide: the sum less the others' parts is its own.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ DEGREE: Final = 2048
 """n."""
 MODULUS_BITS: Final = 54
 MODULUS: Final = 2**MODULUS_BITS - 77823
-"""q: the largest prime below 2^54 with q = 1 mod 2 n. So X^n + 1 splits over Z_q, and one field serves ring and shares."""
+"""q: the largest prime below 2^54 with q = 1 mod 2 n. So X^n + 1 splits over Z_q, and one field serves ring and
+shares."""
 DEVIATION: Final = 6.6
 """Standard deviation of s and e. It trades bits of the sum (a fifth of a bit for each tenth) against the margin of the
-smoothing condition. 6.4 would leave 3.2, at which the condition holds with an error of 2^-120 only for a million entries;
-at half of it the table does not apply, at twice it a sum has one bit less."""
+smoothing condition. 6.4 would leave 3.2, at which the condition holds with an error of 2^-120 only for a million
+entries; at half of it the table does not apply, at twice it a sum has one bit less."""
 _FEWEST_DEVIATIONS: Final = 7.5
 _WRONG_BITS: Final = 40
 """A sum of the plan's size has a wrong entry with probability 2^-40 at most."""

@@ -1,9 +1,9 @@
 """Place the integers of a contribution in the coefficients of ciphertexts, and read their sums back.
 
 A coefficient's sum holds `value_bits` bits (`parameters.Encoding`). Narrow rings share one: entries of a ring of r bits
-stand beside each other in lanes of r bits, whose sums fit them, as the plan says. A ring of more bits, such as 64, takes
-several coefficients: an entry is cut into limbs so short that the sum of all clients' limbs fits. Sums of limbs are put
-together modulo 2^64, which is the ring of the plan; nothing else wraps.
+stand beside each other in lanes of r bits, whose sums fit them, as the plan says. A ring of more bits, such as 64,
+takes several coefficients: an entry is cut into limbs so short that the sum of all clients' limbs fits. Sums of limbs
+are put together modulo 2^64, which is the ring of the plan; nothing else wraps.
 """
 
 from __future__ import annotations

@@ -80,14 +80,16 @@ def sentences(
     if identities.first_use:
         first = f" {len(identities.first_use)} of them were trusted on first use and not compared."
     return (
-        "EXPERIMENTAL: this protocol was not reviewed from outside. Use secure_aggregation() for data of people until it "
-        "was.",
+        "EXPERIMENTAL: this protocol was not reviewed from outside. Use secure_aggregation() for data of people until "
+        "it was.",
         "A client sends one message and is gone: a client that is lost costs nothing. Members of the committee answer "
         "four times, and are clients that every exchange invites.",
-        f"At most {corrupt} of the {members} members of the committee collude with the server or lie; {corrupt + 1} open "
-        f"every upload. Today's protocol asks that fewer than {threshold} of all clients do.",
-        f"At most {lost} members are lost in an exchange; with more it is void. {corrupt} wrong shares are corrected.",
-        f"Of the uploads in a sum two at least are of clients that do not collude: of {threshold}, {threshold - 2} may.",
+        f"Members of the committee that collude with the server or lie, of {members}: {corrupt} at most; "
+        f"{corrupt + 1} open every upload. (Under secure_aggregation() it takes as many clients as its threshold.)",
+        f"Members that are lost in an exchange: {lost} at most; with more it is void. Wrong shares that are corrected: "
+        f"{corrupt}.",
+        f"Of the uploads in a sum at least two are of clients that do not collude; of {threshold} uploads, "
+        f"{threshold - 2} may collude.",
         f"Ring learning with errors with n = {DEGREE}, a modulus of {MODULUS_BITS} bits and standard deviation "
         f"{DEVIATION / 2:g}, what the opened sums of keys and errors leave of {DEVIATION:g}, has {SECURITY} bits of "
         "security (Homomorphic Encryption Standard 2018, table 1; Hint-MLWE, CRYPTO 2023).",
@@ -97,10 +99,10 @@ def sentences(
         f"{threshold} uploads or more, or none. It can make rounds void, and announce any result.",
         f"The identities are the clients' own, the same at every client: fingerprint {identities.fingerprint}, to be "
         f"compared over another channel than the server's.{first}",
-        "Sums over different survivors of the same values subtract. Members let contributions to one broadcast out over "
-        f"one set of survivors{apart if survivor_change > 1 else ''}: their ledgers remember it, a client's own does "
-        "not. A new committee knows earlier sums only if its members took the old one's memory over "
-        "(`Ledger.take_over_committee`); clients cannot check that.",
+        "Sums over different survivors of the same values subtract. Members let contributions to one broadcast out "
+        f"over one set of survivors{apart if survivor_change > 1 else ''}: their ledgers remember it, a client's own "
+        "does not. A new committee knows earlier sums only if its members took the old one's memory over "
+        "(`take_over_committee`); clients cannot check that.",
         "A client's contribution is not checked: a lying client shifts the sum. One whose shares do not fit makes the "
         "round void, or with keep_uploads=True is left out.",
         "Who took part, sizes and timing are visible.",

@@ -1,9 +1,9 @@
 """Compute in the field Z_q and in the ring Z_q[X] / (X^n + 1), exactly, with NumPy.
 
-q is a prime of 54 bits just below 2^54 (`parameters`), so 2^54 = `_FOLD` mod q, a small number. Products of two elements
-have 108 bits. `multiply` takes the quotient from floating point and the remainder from wrapping 64-bit integers: the
-quotient is off by 8 at most, and so the remainder by 8 q, which fits. `product` multiplies polynomials by a Fourier
-transform of limbs, short enough for float64 to round to the right integer.
+q is a prime of 54 bits just below 2^54 (`parameters`), so 2^54 = `_FOLD` mod q, a small number. Products of two
+elements have 108 bits. `multiply` takes the quotient from floating point and the remainder from wrapping 64-bit
+integers: the quotient is off by 8 at most, and so the remainder by 8 q, which fits. `product` multiplies polynomials by
+a Fourier transform of limbs, short enough for float64 to round to the right integer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _MASK: Final = np.int64(2**MODULUS_BITS - 1)
 _Q: Final = np.int64(MODULUS)
 _HALF: Final = DEGREE // 2
 _BLOCKS: Final = 64
-"""Polynomials in one transform: their limbs stay in a core's cache (32 to 128 are equally fast here, 8 and 512 slower)."""
+"""Polynomials in one transform: their limbs stay in a core's cache (32 to 128 are equally fast here, 8 and 512
+slower)."""
 _SMALL: Final = 2**11
-"""Largest Euclidean norm of s with which two limbs of 27 bits are exact: by the usual bound on a transform of this size,
-2^-53 * 2^5 * |a| |s|, the error stays below 2^-4 with |a| = 2^27 sqrt(n)."""
+"""Largest Euclidean norm of s with which two limbs of 27 bits are exact: by the usual bound on a transform of this
+size, 2^-53 * 2^5 * |a| |s|, the error stays below 2^-4 with |a| = 2^27 sqrt(n)."""
 _LIMB: Final = 13
 """Bits of a limb of a longer s: with limbs of 18 bits of a, the same bound gives an error below 2^-5."""
 BYTES: Final = 7
@@ -87,7 +88,7 @@ def _below(words: Array) -> Array:
 
 
 def shifted(values: Array, bits: int) -> Array:
-    """Compute values * 2^bits mod q, not fully reduced: |values| < 2^54, and the result is below 2^56 + 2^(17 + bits)."""
+    """Compute values * 2^bits mod q, not fully reduced, for |values| < 2^54: it is below 2^55 + 2^(17 + bits)."""
     low = np.int64(MODULUS_BITS - bits)
     return np.asarray((values >> low) * np.int64(_FOLD) + ((values & np.int64(2 ** int(low) - 1)) << np.int64(bits)))
 

@@ -1,10 +1,11 @@
 """The server's steps: relay the members' keys, add uploads as they arrive, relay shares, open the sum of one set.
 
 A lost client costs nothing: the sum is over the clients that uploaded. A lost member is an erasure, a lying one an
-error, and both are corrected up to the numbers of the committee. A member says which clients' shares do not fit; where it
-does, client or member is at fault, and the server cannot tell which. It first leaves members out as long as enough are
-left to open the sum, those with the most complaints first, and a client of whom more than c members complain is at fault
-for certain. Clients of whom the others still complain are left out of the sum, which needs their uploads (`keep`).
+error, and both are corrected up to the numbers of the committee. A member says which clients' shares do not fit; where
+it does, client or member is at fault, and the server cannot tell which. It first leaves members out as long as enough
+are left to open the sum, those with the most complaints first, and a client of whom more than c members complain is at
+fault for certain. Clients of whom the others still complain are left out of the sum, which needs their uploads
+(`keep`).
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _expect(state: OneMessageServer, party: PartyId, reply: Message) -> None:
 def _enough(members: Sequence[PartyId] | Replies, needed: int, stage: str) -> None:
     if len(members) < needed:
         raise TooFewSurvivors(
-            f"{len(members)} members of the committee answered at stage {stage!r}; {needed} are needed, and the round is "
-            "void"
+            f"{len(members)} members of the committee answered at stage {stage!r}; {needed} are needed, and the round "
+            "is void"
         )
 
 
@@ -220,15 +221,16 @@ def _choose(state: OneMessageServer, replies: Replies) -> Step:
                 f"{left_out[client]}; the round is void (with keep_uploads=True the server would leave it out)"
             )
         totals = taken_away(totals, state.kept[client])
-    _enough_uploads(replace(state, uploads=dict.fromkeys(survivors, {})), survivors)
+    _enough_uploads(state, survivors)
     least = state.session.so_far.least
     if least > 1 and (apart := state.session.so_far.smallest_with(survivors)) < least:
         raise SurvivorsTooClose(survivors, apart, least)
     able = tuple(member for member, well in zip(members, dealt, strict=True) if well)
+    ids = np.asarray(survivors, np.int64)
     state = replace(
         state, stage=CONFIRM, asked=members, survivors=survivors, dealt=able, totals=totals, left_out=left_out
     )
-    return state, CONFIRM, dict.fromkeys(members, {"ids": np.asarray(survivors, np.int64)})
+    return state, CONFIRM, {member: {"ids": ids} for member in members}
 
 
 def settled(complaints: Array, corrupt: int, opening: int) -> tuple[Array, Array]:

@@ -9,8 +9,8 @@ the polynomials
 
     T_t = M_t + sum_j rho_tj P_j,   rho from a hash of all encrypted shares (Fiat, Shamir 1986),
 
-c + 1 coefficients each, and member k checks that its own shares satisfy T_t(k) = M_t(k) + sum_j rho_tj P_j(k). As M_t is
-uniform, T_t tells nothing of the vector. If honest members' shares of some entry lie on no polynomial of degree c, a
+c + 1 coefficients each, and member k checks that its own shares satisfy T_t(k) = M_t(k) + sum_j rho_tj P_j(k). As M_t
+is uniform, T_t tells nothing of the vector. If honest members' shares of some entry lie on no polynomial of degree c, a
 random combination of them lies on one with probability 1 / q for each test: 2^-108 for each hash that the dealer tries.
 """
 

@@ -1,11 +1,12 @@
 """Hand the memory of a committee over to the next one, so that sums of the two do not subtract.
 
-    statement = hand_over(ledger, old, member)       # at each member of the old committee, before it is dismissed
-    take_over(ledger, old, [statement, ...])         # at each member of the new one
+    statement = hand_over_committee(ledger, old, member)   # at each member of the old committee
+    take_over_committee(ledger, old, [statement, ...])     # at each member of the new one
 
 An opened sum was signed by a quorum of the old members, so `Committee.handing_over` statements include one of an honest
-member that remembers it. A corrupt member can leave sums out, which others have, and invent some: then the new committee
-refuses a sum that it might sign. Not promised: that a new committee did take the memory over. Its clients cannot see it.
+member that remembers it. A corrupt member can leave sums out, which others have, and invent some: then the new
+committee refuses a sum that it might sign. Not promised: that a new committee did take the memory over. Its clients
+cannot see it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from securefed.defenses._secure_aggregation.primitives import fingerprint, label
 from securefed.errors import ConfigError, DataError
 
 
-def hand_over(ledger: Ledger, committee: OneMessage, member: ClientId) -> bytes:
+def hand_over_committee(ledger: Ledger, committee: OneMessage, member: ClientId) -> bytes:
     """Write what a member remembers of sums, signed by it, for the members of the next committee.
 
     Args:
@@ -41,18 +42,18 @@ def hand_over(ledger: Ledger, committee: OneMessage, member: ClientId) -> bytes:
     return json.dumps({"member": member, "memory": memory.decode(), "signature": signature.hex()}).encode()
 
 
-def take_over(ledger: Ledger, committee: OneMessage, statements: Sequence[bytes]) -> None:
+def take_over_committee(ledger: Ledger, committee: OneMessage, statements: Sequence[bytes]) -> None:
     """Add what the members of the last committee remember to this party's ledger, in one write.
 
     Args:
         ledger: of a member of the next committee.
         committee: the aggregation of the last committee, with its members' public identities.
-        statements: what `hand_over` returned at its members.
+        statements: what `hand_over_committee` returned at its members.
 
     Raises:
         ConfigError: statements of too few members.
         AuthenticationError: a statement is not signed by its member.
-        DataError: a statement did not come from `hand_over`.
+        DataError: a statement did not come from `hand_over_committee`.
     """
     found: dict[ClientId, CommitteeMemory] = {}
     for data in statements:
@@ -63,8 +64,8 @@ def take_over(ledger: Ledger, committee: OneMessage, statements: Sequence[bytes]
         found[member] = CommitteeMemory.from_bytes(memory)
     if len(found) < (needed := committee.committee.handing_over):
         raise ConfigError(
-            f"statements of {len(found)} members of the last committee; {needed} are needed, so that an honest member that "
-            "signed is among them for every sum that was opened"
+            f"statements of {len(found)} members of the last committee; {needed} are needed, so that for every sum "
+            "that was opened an honest member that signed it is among them"
         )
 
     def with_all(sums: SumMemory) -> SumMemory:

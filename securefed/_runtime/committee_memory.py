@@ -1,9 +1,9 @@
 """Remember, as a member of a committee that opens sums, which contributions entered which sums.
 
-Where each client sends one message and a committee opens the sum (`defenses.one_message`), clients are not asked whether
-a sum may be opened beside earlier ones. The members decide it for them, by the two rules of `sum_memory`: a client's
-contribution to one base, which its signed source names, enters sums over one set of clients only (rule A), and the sets
-tell no group of fewer than b clients apart (rule B).
+Where each client sends one message and a committee opens the sum (`defenses.one_message`), clients are not asked
+whether a sum may be opened beside earlier ones. The members decide it for them, by the two rules of `sum_memory`: a
+client's contribution to one base, which its signed source names, enters sums over one set of clients only (rule A), and
+the sets tell no group of fewer than b clients apart (rule B).
 
 This memory is of other parties' data. So it does not end when the member's own rows change, and a rule-B block stays
 although a client's data were replaced: members refuse more than they must, and never less. The next committee takes it
@@ -29,8 +29,8 @@ MOST_ENTRIES: Final = 2**20
 SOURCE_BYTES: Final = 16
 
 OTHER_SURVIVORS: Final = (
-    "a contribution to this sum entered a sum over other survivors, and the sums subtract; the server may open it over the "
-    "same survivors, begin from another base, or leave out whole groups"
+    "a contribution to this sum entered a sum over other survivors, and the sums subtract; the server may open it over "
+    "the same survivors, begin from another base, or leave out whole groups"
 )
 """The text of every refusal: the same for both rules, so that it tells nothing of single clients."""
 FULL: Final = (

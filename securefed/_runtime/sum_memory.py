@@ -3,7 +3,8 @@
 This is arithmetic without I/O: `Ledger` keeps the memory in its file, for as long as the data live. `SumNode`,
 by which every door answers, asks it when it accepts a request for an upload and before it helps to open a sum, and
 tells it when it sat out. (Ranks of a masked all-reduce have no server that names survivors: their sum is over all ranks
-or ends. Where a committee opens sums, its members keep both rules for all clients: `committee_memory`.) Two rules keep sums from being subtracted:
+or ends. Where a committee opens sums, its members keep both rules, for all clients: `committee_memory`.) Two
+rules keep sums from being subtracted:
 
     A, equal sources    sums that are computed from a base (training, evaluation): a contribution to the same base is
                         let out over the same survivors only. (`source`: digest of what it is computed from.)
