@@ -154,8 +154,15 @@ class OneMessage(Aggregation):
         return replace(state, member=member), body
 
     def client_accept(self, state: OneMessageClient, request: Message, context: UploadContext) -> OneMessageClient:
-        """Check the request for an upload; the client may then compute its contribution."""
-        return clients.accept(state, request, context)
+        """Check the request for an upload; the client may then compute its contribution.
+
+        Raises:
+            MessageRefused: it does not verify, or is of another exchange than a member was told at `check`.
+        """
+        accepted = clients.accept(state, request, context)
+        if state.member is not None and state.member.exchange not in (b"", accepted.exchange):
+            raise ContradictionError(request.sender, "it told this member of the committee of another exchange before")
+        return accepted
 
     def client_upload(
         self, state: OneMessageClient, encoded: Tensors | None
