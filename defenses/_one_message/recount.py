@@ -1,4 +1,4 @@
-"""Add up the signed uploads of one exchange again, as a third party that trusts neither server nor committee for the sum.
+"""Add up the signed uploads of one exchange again, as a third party that trusts neither server nor members.
 
 Everything that decides the sum is signed by its sender: the members' keys, the uploads, the set of them, and the shares
 of the sum of keys. So the server's own steps, taken again from these messages, check all signatures and give the sum: N
