@@ -31,9 +31,9 @@ from securefed.defenses._one_message.session import (
     exchange_digest,
     key_statement,
     keys_digest,
+    seed_of_tests,
     share_hash,
     signed,
-    tests_seed,
     upload_statement,
 )
 from securefed.defenses._one_message.sharing import deal, published_tests, values_at
@@ -121,7 +121,7 @@ def upload(state: OneMessageClient, encoded: Tensors | None) -> tuple[OneMessage
         bound = share_bound(state.exchange, state.client, member)
         bundles[row] = from_bytes(encrypt_once(sealing, to_bytes(shares[row]), bound))
     hashes = b"".join(map(share_hash, bundles))
-    seed = tests_seed(state.exchange, state.client, public, hashes)
+    seed = seed_of_tests(state.exchange, state.client, public, hashes)
     tests = published_tests(polynomials, seed)
     statement = upload_statement(state.exchange, state.client, state.source, hash_of(parts), seed, tests.tobytes())
     body = dict(zip(PLANES, parts, strict=True)) | {

@@ -36,9 +36,9 @@ from securefed.defenses._one_message.session import (
     key_statement,
     keys_digest,
     opening_statement,
+    seed_of_tests,
     set_statement,
     signed,
-    tests_seed,
     upload_statement,
 )
 from securefed.defenses._one_message.sharing import TESTS, share_passes
@@ -119,7 +119,7 @@ def _check(state: Member, session: Session, parties: Parties, request: Message, 
     shares = np.zeros((count, state.shares.shape[1]), np.int64)
     for row, client in enumerate(clients):
         key = ephemeral[row].tobytes()
-        seed = tests_seed(exchange, client, key, hashes[row].tobytes())
+        seed = seed_of_tests(exchange, client, key, hashes[row].tobytes())
         statement = upload_statement(
             exchange, client, sources[row].tobytes(), ciphertexts[row].tobytes(), seed, tests[row].tobytes()
         )

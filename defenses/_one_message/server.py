@@ -42,9 +42,9 @@ from securefed.defenses._one_message.session import (
     complaints_statement,
     key_statement,
     opening_statement,
+    seed_of_tests,
     set_statement,
     share_hash,
-    tests_seed,
     upload_statement,
 )
 from securefed.defenses._one_message.sharing import TESTS
@@ -78,7 +78,7 @@ def server_step(state: OneMessageServer, replies: Replies) -> Step | Aggregate:
         for client, reply in sorted(replies.items()):
             state = absorb(state, client, reply)
         return _relay(state)
-    needed = state.parties.committee.needed if state.stage in (KEYS, CHECK) else 1
+    needed = state.parties.committee.needed if state.stage in (KEYS, CHECK) else 0
     _enough(replies, needed, state.stage)
     return {KEYS: _distribute, CHECK: _choose, CONFIRM: _collect, OPEN: _finish}[state.stage](state, replies)
 
@@ -152,7 +152,7 @@ def absorb(state: OneMessageServer, client: ClientId, reply: Message) -> OneMess
     if tests.min() < 0 or tests.max() >= MODULUS:
         raise MalformedError(client, "its tests are no elements of the field")
     hashes, ciphertext = b"".join(map(share_hash, bundles)), hash_of(parts)
-    seed = tests_seed(state.exchange, client, ephemeral.tobytes(), hashes)
+    seed = seed_of_tests(state.exchange, client, ephemeral.tobytes(), hashes)
     statement = upload_statement(state.exchange, client, source.tobytes(), ciphertext, seed, tests.tobytes())
     signature = _signature(state, reply, statement)
     own = {

@@ -147,7 +147,7 @@ def share_hash(bundle: Array) -> bytes:
     return hashlib.sha256(bundle.tobytes()).digest()
 
 
-def tests_seed(exchange: bytes, client: ClientId, ephemeral: bytes, hashes: bytes) -> bytes:
+def seed_of_tests(exchange: bytes, client: ClientId, ephemeral: bytes, hashes: bytes) -> bytes:
     """Compute the seed of a client's tests from all its encrypted shares (their hashes in the members' order)."""
     return fingerprint("one message: tests", exchange, client, ephemeral, hashes)
 
@@ -162,7 +162,7 @@ def upload_statement(
         client: its id.
         source: digest of what its contribution is computed from (`UploadContext.source`).
         ciphertext: SHA-256 of y.
-        seed: `tests_seed`, which covers its key and its encrypted shares.
+        seed: `seed_of_tests`, which covers its key and its encrypted shares.
         tests: the published polynomials.
     """
     return fingerprint("one message: upload", exchange, UPLOAD, client, source, ciphertext, seed, tests)
