@@ -29,7 +29,7 @@ from securefed.defenses._one_message.session import (
     OPEN,
     SIGNATURE,
     SIGNATURES,
-    Member,
+    MemberState,
     Parties,
     complaints_statement,
     exchange_digest,
@@ -53,15 +53,15 @@ from securefed.defenses._secure_aggregation.primitives import (
 )
 from securefed.errors import ContradictionError, MessageRefused
 
-Reply = tuple[Member, dict[str, Array]]
+Reply = tuple[MemberState, dict[str, Array]]
 
 
-def member_open(member: int) -> Member:
+def member_open(member: int) -> MemberState:
     """Start an exchange with a fresh key from the operating system."""
-    return Member(member, secret=secrets.token_bytes(KEY_BYTES))
+    return MemberState(member, secret=secrets.token_bytes(KEY_BYTES))
 
 
-def member_step(state: Member, session: Session, parties: Parties, request: Message, told: bytes) -> Reply:
+def member_step(state: MemberState, session: Session, parties: Parties, request: Message, told: bytes) -> Reply:
     """Answer one request.
 
     Args:
@@ -86,7 +86,7 @@ def member_step(state: Member, session: Session, parties: Parties, request: Mess
     return _confirm(state, session, parties, request) if state.stage == CONFIRM else _open(state, parties, request)
 
 
-def _check(state: Member, session: Session, parties: Parties, request: Message, told: bytes) -> Reply:
+def _check(state: MemberState, session: Session, parties: Parties, request: Message, told: bytes) -> Reply:
     """Open this member's share of every upload, and report the clients whose shares do not fit.
 
     Raises:
@@ -154,7 +154,7 @@ def _opened(
         return None
 
 
-def _confirm(state: Member, session: Session, parties: Parties, request: Message) -> Reply:
+def _confirm(state: MemberState, session: Session, parties: Parties, request: Message) -> Reply:
     """Sign the set of uploads to add up: one set in an exchange."""
     request.expect_fields(("ids",))
     chosen = request.take_ids("ids", state.clients)
@@ -166,7 +166,7 @@ def _confirm(state: Member, session: Session, parties: Parties, request: Message
     return replace(state, stage=OPEN, survivors=chosen, chosen=statement), {SIGNATURE: signature}
 
 
-def _open(state: Member, parties: Parties, request: Message) -> Reply:
+def _open(state: MemberState, parties: Parties, request: Message) -> Reply:
     """Reveal the sum of this member's shares of the set that it and a quorum signed.
 
     Raises:
@@ -183,7 +183,7 @@ def _open(state: Member, parties: Parties, request: Message) -> Reply:
         total = residues(total + residues(state.shares[rows[start : start + 256]].sum(axis=0)))
     share = to_bytes(total)
     signature = signed(parties.identities, state.member, opening_statement(state.chosen, state.member, share))
-    fresh = Member(state.member)
+    fresh = MemberState(state.member)
     state = replace(state, stage="", shares=fresh.shares, statements=fresh.statements, fits=fresh.fits)
     return state, {"share": from_bytes(share), SIGNATURE: signature}
 

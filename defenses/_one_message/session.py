@@ -195,7 +195,7 @@ def signed(identities: Identities, party: ClientId, statement: bytes) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class MemberState:
     """A member's state between two stages.
 
     Attributes:
@@ -249,7 +249,7 @@ class OneMessageClient:
     keys: Array = field(default_factory=lambda: np.zeros((0, KEY_BYTES), np.uint8))
     exchange: bytes = b""
     source: bytes = b""
-    member: Member | None = None
+    member: MemberState | None = None
 
 
 @dataclass(frozen=True, eq=False)
