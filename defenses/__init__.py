@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from securefed.defenses._fixed_point import quantise
     from securefed.defenses._grouped_sums import grouped
     from securefed.defenses._homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
+    from securefed.defenses._one_message import one_message
     from securefed.defenses._plain import Plain
     from securefed.defenses._plan import (
         MaskingPlan,
@@ -93,6 +94,7 @@ __all__ = [
     "local_gaussian",
     "local_laplace",
     "new_identity",
+    "one_message",
     "paillier",
     "poisson",
     "public_identity",
@@ -117,6 +119,7 @@ EXPORTS = {
     "securefed.defenses._secure_aggregation.double_masking": "secure_aggregation",
     "securefed.defenses._secure_aggregation.identities": "Identities new_identity public_identity",
     "securefed.defenses._secure_aggregation.pinned_identities": "PinnedIdentities",
+    "securefed.defenses._one_message.one_message": "one_message",
     "securefed.defenses._homomorphic.paillier_protocol": "paillier",
     "securefed.defenses._homomorphic.threshold": "threshold_paillier",
     "securefed.defenses._homomorphic.lattice": "ckks",

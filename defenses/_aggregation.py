@@ -195,12 +195,15 @@ class Release:
         members: public identities of the survivors, in their order; empty without identities.
         group: public identities of all clients of this client's group, which stays the same for its data; empty where
             clients have no groups, or no identities.
+        sources: where a committee opens sums, the source of each survivor's contribution, as its client signed it; the
+            party that consents is then a member of the committee.
     """
 
     survivors: tuple[ClientId, ...]
     source: bytes
     members: tuple[bytes, ...]
     group: tuple[bytes, ...] = ()
+    sources: tuple[bytes, ...] = ()
 
 
 @runtime_checkable

@@ -40,8 +40,8 @@ _NAMES = {
         AdaptiveTransform Aggregation Budget ChainStage Defense FixedSizeSampling Identities KeyHolder KeySet
         MaskingPlan PinnedIdentities Plain Plan PoissonSampling PrivacyPlan Session TensorPlan Transform UploadContext
         adaptive_clip calibrate chain ckks clip clip_each deal discrete_gaussian epsilon_of expect_stage
-        gaussian grouped identity local_gaussian local_laplace new_identity paillier poisson public_identity quantise
-        records secure_aggregation sensitivity skellam sum_once threshold_paillier
+        gaussian grouped identity local_gaussian local_laplace new_identity one_message paillier poisson public_identity
+        quantise records secure_aggregation sensitivity skellam sum_once threshold_paillier
     """,
     "securefed.datasets": """
         Dataset DetectionSplit LoadedDataset Table linear_rules load low_rank partitioned read_table
@@ -54,7 +54,7 @@ _NAMES = {
         AppReply SecureRound SecureStrategy SitePolicy client_app secure_mod serve
     """,
     "securefed.parties": """
-        SumClient SumHelper SumResult SumServer SumTerms SummedTensor
+        SumClient SumHelper SumResult SumServer SumTerms SummedTensor hand_over_committee take_over_committee
     """,
     "securefed.statistics": """
         ANOVA ChiSquare ContingencyTable Correlation Count Covariance CoxModel Estimate Estimates Fitted GroupBy

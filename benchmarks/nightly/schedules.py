@@ -14,6 +14,7 @@ from benchmarks.nightly.parts import Part
 ROOT = Path(__file__).parents[2]
 SCHEDULES = (
     "tests/defenses/secure_aggregation/test_secure_aggregation_schedules.py",
+    "tests/defenses/one_message/test_one_message_schedules.py",
     "tests/contract/test_non_interference.py",
     "tests/parties/test_parties_non_interference.py",
 )

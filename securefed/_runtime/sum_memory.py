@@ -3,7 +3,8 @@
 This is arithmetic without I/O: `Ledger` keeps the memory in its file, for as long as the data live. `SumNode`,
 by which every door answers, asks it when it accepts a request for an upload and before it helps to open a sum, and
 tells it when it sat out. (Ranks of a masked all-reduce have no server that names survivors: their sum is over all ranks
-or ends.) Two rules keep sums from being subtracted:
+or ends. Where a committee opens sums, its members keep both rules, for all clients: `committee_memory`.) Two
+rules keep sums from being subtracted:
 
     A, equal sources    sums that are computed from a base (training, evaluation): a contribution to the same base is
                         let out over the same survivors only. (`source`: digest of what it is computed from.)
@@ -37,6 +38,7 @@ import numpy as np
 from securefed._hyperparameters import check_integer
 from securefed._messages import SERVER
 from securefed._persistence.packing import from_bytes
+from securefed._runtime.committee_memory import CommitteeMemory
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import Release
 from securefed.defenses._plan import Blocks, refined, smallest
@@ -98,6 +100,7 @@ class SumMemory:
         out: by source, the exchanges that the client sat out; `b""` for those without a base.
         most_out: exchanges that it may sit out of one base, and in all.
         group: public identities of the clients of its group, where sums were made group by group.
+        committee: what this party remembers of other clients' contributions, as a member of a committee.
     """
 
     data: int = 0
@@ -107,6 +110,7 @@ class SumMemory:
     out: Mapping[bytes, int] = field(default_factory=dict)
     most_out: tuple[int, int] = (MOST_OUT, MOST_OUT_IN_ALL)
     group: frozenset[bytes] = frozenset()
+    committee: CommitteeMemory = CommitteeMemory()
 
     def admitted(self, run: str, release: Release, rule: SumRule) -> Self:
         """Return the memory with one more sum, or the same object where it holds that sum.
@@ -126,6 +130,8 @@ class SumMemory:
                 SERVER, f"the terms release no sum over fewer than {rule.least_parties} parties, and this one has "
                 f"{len(release.survivors)}",
             )  # fmt: skip
+        if release.sources:  # a member of a committee consents, for all clients in the sum
+            return self.with_committee(self.committee.admitted(release, rule.least_block, sources=rule.sources))
         after = self._in_group(frozenset(release.group)) if release.group else self
         if rule.sources and release.members:
             after = after._from_base(release)
@@ -134,6 +140,10 @@ class SumMemory:
         if max(len(after.sums), sum(map(len, after.blocks))) > MOST_SUMS:
             raise ClientDeclines(FULL)
         return after
+
+    def with_committee(self, committee: CommitteeMemory) -> Self:
+        """Return the memory with another memory as a member of a committee; itself where that is the same object."""
+        return self if committee is self.committee else replace(self, committee=committee)
 
     def _in_group(self, group: frozenset[bytes]) -> Self:
         """Keep the first group, and refuse others."""
@@ -197,8 +207,8 @@ class SumMemory:
         return replace(self, most_out=(int(of_base), int(in_all)))
 
     def of_new_data(self) -> Self:
-        """Begin the memory of another version of the data; the limits on absences stay."""
-        return type(self)(self.data + 1, most_out=self.most_out)
+        """Begin the memory of another version of the data; limits on absences and other clients' sums stay."""
+        return type(self)(self.data + 1, most_out=self.most_out, committee=self.committee)
 
     def to_tensors(self) -> dict[str, Array]:
         """Return the memory as arrays, for a file. Inverse: `from_tensors`."""
@@ -215,7 +225,7 @@ class SumMemory:
             "sources": from_bytes(b"".join(self.sums)),
             "sets": from_bytes(b"".join(sets)),
             "set_of": np.asarray([sets[digest] for digest in self.sums.values()], np.int32),
-        }
+        } | ({"committee": from_bytes(self.committee.to_bytes())} if self.committee != CommitteeMemory() else {})
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> Self:
@@ -238,6 +248,7 @@ class SumMemory:
                 {bytes.fromhex(source): times for source, times in facts["out"].items()},
                 (facts["most_out"][0], facts["most_out"][1]),
                 frozenset(map(bytes.fromhex, facts.get("group", []))),
+                CommitteeMemory.from_bytes(tensors["committee"].tobytes() if "committee" in tensors else b""),
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"no memory of sums: {error!r}") from error

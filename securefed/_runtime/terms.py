@@ -28,10 +28,11 @@ from securefed.algorithms._base import Algorithm
 from securefed.algorithms._capabilities import SupportsBroadcastCheck, supports
 from securefed.algorithms._validation import check_object, contribution_layout, evaluation_layout, first_broadcast
 from securefed.datasets._base import Dataset
+from securefed.defenses._aggregation_facts import survivor_change_in
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import FixedSizeSampling
-from securefed.defenses._grouped_sums import Grouped, check_cohort, masking_in
+from securefed.defenses._grouped_sums import Grouped, check_cohort
 from securefed.errors import ConfigError, DataError
 
 
@@ -172,8 +173,7 @@ def _check_broadcast(algorithm: SupportsBroadcastCheck, public: Public, broadcas
 
 def rule_of(defense: Defense) -> SumRule:
     """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
-    masking = masking_in(defense.aggregation)
-    return SumRule(least_block=1 if masking is None else masking.survivor_change)
+    return SumRule(least_block=survivor_change_in(defense.aggregation))
 
 
 def check_grouped(defense: Defense, algorithm: Algorithm[Any, Any], public: Public) -> None:

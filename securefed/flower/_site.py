@@ -18,7 +18,7 @@ from securefed._hyperparameters import check_positive
 from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import Limits
-from securefed.defenses._grouped_sums import masking_in
+from securefed.defenses._aggregation_facts import identities_in
 from securefed.errors import ConfigError, StorageError
 from securefed.parties._guards import check_seal, open_beside
 from securefed.parties._terms import SumTerms
@@ -191,8 +191,7 @@ class SitePolicy:
         self._check_identities(terms)
 
     def _check_identities(self, terms: SumTerms) -> None:
-        masking = masking_in(terms.defense.aggregation)
-        named = None if masking is None else masking.identities
+        named = identities_in(terms.defense.aggregation)
         mine = None if self.identities is None else dict(self.identities)
         if (None if named is None else dict(named.public)) != mine:
             raise ConfigError(

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from securefed._tensors import Array as NumPyArray
-from securefed.defenses._grouped_sums import masking_in
+from securefed.defenses._aggregation_facts import identities_in
 from securefed.defenses._secure_aggregation.double_masking import SMALLEST_COHORT
 from securefed.errors import (
     ConfigError,
@@ -278,8 +278,7 @@ class SumGrid(Grid):
         """
         roster, connected = self._known_roster, list(self.grid.get_node_ids())
         if new := roster.unknown(nodes):
-            masking = masking_in(terms.defense.aggregation)
-            if masking is not None and masking.identities is not None:
+            if identities_in(terms.defense.aggregation) is not None:
                 for node, named in self._ask(new, message):
                     roster.name(node, named, connected)
             else:

@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Final
 from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
+    from securefed._runtime.committee_hand_over import hand_over_committee, take_over_committee
     from securefed.parties._client import SumClient
     from securefed.parties._helper import SumHelper
     from securefed.parties._result import SumResult
@@ -64,6 +65,8 @@ __all__ = [
     "SumServer",
     "SumTerms",
     "SummedTensor",
+    "hand_over_committee",
+    "take_over_committee",
 ]
 
 EXPORTS: Final = {
@@ -73,5 +76,6 @@ EXPORTS: Final = {
     "securefed.parties._server": "SumServer",
     "securefed.parties._helper": "SumHelper",
     "securefed.parties._result": "SumResult",
+    "securefed._runtime.committee_hand_over": "hand_over_committee take_over_committee",
 }
 export_lazily(__name__, EXPORTS)

@@ -16,6 +16,7 @@ from securefed._runtime.ledger import Ledger
 from securefed._runtime.ledger_entries import LedgerEntries, Limits
 from securefed._runtime.privacy_cost import delta_of
 from securefed._runtime.sum_memory import SumRule
+from securefed.defenses._aggregation_facts import identities_in, survivor_change_in
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
@@ -38,8 +39,7 @@ def rule_of(terms: SumTerms) -> SumRule:
     With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
     in all sums: with identities, no sums tell apart groups of fewer than 2 parties, or 3 where there are 8 or more.
     """
-    masking = masking_in(terms.defense.aggregation)
-    asked = 1 if masking is None else masking.survivor_change
+    asked = survivor_change_in(terms.defense.aggregation)
     return SumRule(terms.base, max(asked, _default_block(terms)), terms.least_parties or 1)
 
 
@@ -159,8 +159,7 @@ def counts_rows(name: str) -> bool:
 
 def _default_block(terms: SumTerms) -> int:
     """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
-    masking = masking_in(terms.defense.aggregation)
-    if terms.base or masking is None or masking.identities is None:
+    if terms.base or identities_in(terms.defense.aggregation) is None:
         return 1
     return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
 

@@ -28,11 +28,12 @@ from securefed._runtime.privacy_checks import check_sampling
 from securefed._runtime.privacy_cost import epsilon_after
 from securefed._runtime.sum_facts import SumFacts, SumSchema
 from securefed._tensors import Layout, Ring, TensorSpec, real_array
+from securefed.defenses._aggregation_facts import identities_in, with_identities
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
-from securefed.defenses._grouped_sums import check_cohort, masking_in, with_masking
+from securefed.defenses._grouped_sums import check_cohort
 from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import LONGEST
 from securefed.parties._guards import check_minima, notes, rule_of
@@ -347,8 +348,7 @@ class SumTerms:
             ConfigError: an identity without public identities in the terms, none where they are, or one that is not
                 that of the party.
         """
-        masking = masking_in(self.defense.aggregation)
-        known = None if masking is None else masking.identities
+        known = identities_in(self.defense.aggregation)
         if known is None:
             if identity is not None:
                 raise ConfigError(
@@ -361,7 +361,7 @@ class SumTerms:
                 return self.defense
             raise ConfigError(f"these terms pin identities; give client {party} its private identity (identity=...)")
         mine = replace(known, own={party: identity})
-        return with_masking(self.defense, lambda masking: replace(masking, identities=mine))
+        return with_identities(self.defense, mine)
 
     def budget(self) -> Budget | None:
         """Return the server's privacy budget; `None` without a limit on epsilon.
