@@ -30,6 +30,7 @@ GAINS: Final = {
     "lattice": "CKKS encryption",
     "records": "DP-SGD at the client",
     "statistics": "labelled results and formulas of statistics",
+    "gpu": "masks made on a graphics card",
     "lightning": "masked gradients of Lightning's Trainer",
 }
 """By extra, what it adds."""
