@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit flower-demo test test-rest test-notebooks test-kernel test-all lint types bench reproduce docs release-check nightly clean
+.PHONY: help setup audit flower-demo test test-rest test-notebooks test-kernel test-gpu test-all lint types bench reproduce docs release-check nightly clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,7 +54,12 @@ test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
 test-kernel: $(READY)  ## Algorithms, attacks and audits once more, under an OpenBLAS kernel that is not this machine's own
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.other_kernel -n $(WORKERS) --dist worksteal -m "not exhaustive" --hypothesis-profile quick
 
-test-all: test test-rest test-notebooks test-kernel  ## Every test and all notebooks (about 25 minutes on 2 cores)
+# Where torch brought no triton of its own (its builds for processors do not), 1 GB is installed beside it.
+test-gpu: $(READY)  ## The kernel for graphics cards, on the processor: in triton's interpreter (no card is needed)
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/pip install --quiet triton==3.9.0
+	TRITON_INTERPRET=1 $(PYTEST) tests/torch/gpu
+
+test-all: test test-rest test-notebooks test-kernel test-gpu  ## Every test and all notebooks (about 25 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ NAMES = (
     "reply_time",
     "flower_run",
     "masked_all_reduce",
+    "gpu",
     "flower_strategy",
     "paillier",
     "privacy",

@@ -75,11 +75,13 @@ class MaskingPlan:
         degree: number of neighbours that a client masks with and shares its secrets among, 0 for all other clients.
         shares: number of shares that reconstruct a client's secret.
         survivor_change: fewest clients that all sums of a client's data together may tell apart; 1 for no such rule.
+        stream: name of the stream that masks are made of.
     """
 
     degree: int = 0
     shares: int = 0
     survivor_change: int = 1
+    stream: str = "aes-128-ctr"
 
 
 @dataclass(frozen=True)
@@ -174,12 +176,11 @@ class Plan:
         lines.append(f"upload per client and round: {self.upload_bytes:,} bytes, headers left out")
         opened = f"; single contributions are open to: {self.open_to}" if self.open_to else ""
         lines.append(f"survivors needed: {self.threshold} of {self._summed_over()}{opened}")
-        if self.privacy is not None:
-            bounded = "a client's contribution" if self.privacy.unit == "client" else "what one record moves"
-            noise = f"noise multiplier {self.privacy.noise_multiplier:.4g}"
-            lines.append(f"clip: {bounded} has at most norm {self.privacy.clip:.4g}; {noise}")
-        for rounds, epsilon in self.epsilon:
-            lines.append(f"epsilon after {rounds} round{'s' * (rounds > 1)}: {epsilon:.3f}")
+        lines += [f"mask stream: {self.masking.stream}"] if self.masking is not None else []
+        if (own := self.privacy) is not None:
+            bounded = "a client's contribution" if own.unit == "client" else "what one record moves"
+            lines += [f"clip: {bounded} has at most norm {own.clip:.4g}; noise multiplier {own.noise_multiplier:.4g}"]
+        lines += [f"epsilon after {n} round{'s' * (n > 1)}: {epsilon:.3f}" for n, epsilon in self.epsilon]
         return "\n".join([*lines, *(f"- {sentence}" for sentence in self.assumptions)])
 
     def _summed_over(self) -> str:
@@ -237,16 +238,18 @@ class Plan:
             (bool(self.verified), self.added, unit),
             (_exact(clip), _exact(noise), survivors, [_exact(x) for x in self.learned]),
         )
-        return hashlib.sha256(json.dumps([*numbers, *self._grouped_numbers()], default=int).encode()).digest()
+        return hashlib.sha256(json.dumps([*numbers, *self._later_numbers()], default=int).encode()).digest()
 
-    def _grouped_numbers(self) -> list[object]:
-        """Return what the digest covers of grouped sums; nothing where there is one sum."""
+    def _later_numbers(self) -> list[object]:
+        """Return what the digest covers of another mask stream than the first one, and of grouped sums."""
+        stream = MaskingPlan.stream if self.masking is None else self.masking.stream
+        named: list[object] = [] if stream == MaskingPlan.stream else [("stream", stream)]
         if (own := self.grouping) is None:
-            return []
+            return named
         plans = [
             (size, plan.threshold, (plan.masking or MaskingPlan()).shares) for size, plan in sorted(own.plans.items())
         ]
-        return [(own.groups, own.aggregator, own.liars, own.needed, plans)]
+        return [(own.groups, own.aggregator, own.liars, own.needed, plans), *named]
 
 
 def _exact(value: float | None) -> str | None:
@@ -267,11 +270,10 @@ def _table(tensors: Sequence[TensorPlan]) -> list[str]:
 def plan_digest(plan: Plan) -> bytes:
     """Compute the SHA-256 of every number of a plan that changes what a client sends or what is made of it.
 
-    Assumptions and the exchange's number do not enter it, nor do numbers that follow from those in it (`declared`, the
-    range before a client's own noise, follows from bound and noise). When a server opens an exchange, it sends each
-    client how often the range was doubled and what was learned. Clients that received different plans must not be
-    summed: a client whose step or clip is a million times the others' is alone in the sum. So protocols against a
-    server that deviates bind what they mask, sign and open to this digest.
+    Assumptions, the exchange's number, and numbers that follow from others do not enter it. When a server opens an
+    exchange, it sends each client how often the range was doubled and what was learned. Clients that received different
+    plans must not be summed: a client whose step or clip is a million times the others' is alone in the sum. So
+    protocols against a server that deviates bind what they mask, sign and open to this digest.
     """
     return plan._digest
 
@@ -329,9 +331,8 @@ class SumsSoFar:
     c_j != 0 for some j, hence for the whole block of j, which has b parties or more, each with the same weight. QED.
 
     The rule may refuse more than it must: of {1, 2} and {2, 3} no combination shows one party, and all blocks are
-    single parties. It never allows too much: sets that each differ from the one before by b parties may rotate, and
-    together tell single parties apart; the refinement shows that, differences of pairs do not. Parties that tell the
-    server their own contributions are subtracted by it: against c of them b stands for b - c.
+    single parties. It never allows too much: sets that each differ from the one before by b parties may together tell
+    single ones apart; the refinement shows that. Against c parties that tell the server what they sent b is b - c.
 
     Attributes:
         blocks: of all sums so far.

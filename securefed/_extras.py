@@ -19,6 +19,7 @@ EXTRA_OF: Final = {
     "torch": "torch",
     "phe": "paillier",
     "flwr": "flower",
+    "triton": "gpu",
     "tenseal": "lattice",
     "opacus": "records",
     "lightning": "lightning",

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from securefed._commands import health
 from securefed._commands.cli import app
+from securefed.defenses._secure_aggregation import chacha_stream
 
 
 def examined() -> dict[str, health.HealthFinding]:
@@ -92,6 +93,13 @@ def test_a_wrong_cipher_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(modes, "CTR", wrong)
     assert examined()["AES-128-CTR and AES-256-GCM"].sound is False
+
+
+def test_a_wrong_mask_cipher_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert examined()["ChaCha20"].sound
+    right = chacha_stream.start
+    monkeypatch.setattr(chacha_stream, "start", lambda key, block: right(key, block + 1))
+    assert examined()["ChaCha20"].sound is False
 
 
 def test_a_clock_that_runs_backwards_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

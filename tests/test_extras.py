@@ -220,3 +220,25 @@ def test_a_missing_extra_is_an_import_error_and_a_configuration_error() -> None:
     assert issubclass(MissingExtraError, ImportError) and issubclass(MissingExtraError, ConfigError)
     check_installed("a test", "sklearn")
     assert is_installed("numpy") and not is_installed("no_such_module")
+
+
+def test_the_kernel_for_cards_is_imported_where_it_runs_and_names_its_extra() -> None:
+    run(
+        """
+import sys
+import securefed.torch, securefed.torch._state, securefed.torch._device_sums, securefed.torch._device_encoding
+assert "triton" not in sys.modules
+import torch
+from securefed.defenses._secure_aggregation.masks import SignedMask
+from securefed.errors import MissingExtraError
+from securefed.torch import _device_masks
+_device_masks.on_processor = lambda device: False
+try:
+    _device_masks.add_masks(torch.zeros(3, dtype=torch.int32), [SignedMask(bytes(32), 1)])
+except MissingExtraError as error:
+    assert error.extra == "gpu" and "masks made on a graphics card" in str(error), error
+else:
+    raise SystemExit("nothing said that the extra gpu is missing")
+""",
+        extra="torch",
+    )

@@ -8,7 +8,8 @@ The way of an upload, in reading order; the files that it does not pass stand be
     masking_server   the server's steps: relay keys and shares, add uploads, open the sum
     shares           shares of a client's secrets: dealt, encrypted, revealed, and what the server rebuilds from them
     masks            the graph of neighbours; residues of a contribution, and its masks
-    mask_streams     the words of a mask's stream
+    mask_streams     the words of a mask's stream, AES in counter mode
+    chacha_stream    the words of the other stream that a plan may name, ChaCha20
     primitives       X25519, HKDF, AES, tags of messages, Shamir's scheme
     --------------
     planning, graph                            the plan: thresholds, sparse graphs, bytes, assumptions as sentences

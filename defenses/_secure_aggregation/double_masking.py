@@ -12,14 +12,13 @@ to `masking_client` and `masking_server` or, where one exchange precomputes keys
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from securefed._hyperparameters import check_integer
 from securefed._messages import REFUSAL, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
 from securefed.defenses._aggregation import Aggregation, Outgoing, Release
-from securefed.defenses._fixed_point import is_ring
 from securefed.defenses._plan import Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import (
     masking_client,
@@ -28,6 +27,7 @@ from securefed.defenses._secure_aggregation import (
     planning,
     verification,
 )
+from securefed.defenses._secure_aggregation.chacha_stream import AES, StreamName, check_stream
 from securefed.defenses._secure_aggregation.graph import (
     SECURITY,
     SMALL,
@@ -46,6 +46,7 @@ from securefed.defenses._secure_aggregation.session import (
     UNMASK,
     MaskingClient,
     MaskingServer,
+    masking_of,
 )
 from securefed.errors import ConfigError, PlanError
 
@@ -91,6 +92,8 @@ class SecureAggregation(Aggregation):
             than b clients apart (`SumsSoFar`). If two sets of survivors differ by one client, the difference of
             their sums is that client's contribution plus the change in the others'. With b > 1, a round that loses few
             clients is void, and repeated without some others. Cohorts that are drawn anew soon leave no such groups.
+        stream: name of the masks' stream: "aes-128-ctr", or "chacha20" for graphics cards (`chacha_stream`). It enters
+            the plan's digest: a client with another one is in no sum, and none is negotiated.
 
     Guarantees on the complete graph:
         - Against a server that follows the protocol, and up to `threshold - 1` clients that tell it all they know: they
@@ -136,6 +139,7 @@ class SecureAggregation(Aggregation):
     pipelined: bool = False
     verify: bool = False
     survivor_change: int = 1
+    stream: StreamName = AES
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
@@ -148,6 +152,7 @@ class SecureAggregation(Aggregation):
         for name in ("pipelined", "verify"):
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} must be True or False; got {getattr(self, name)!r}")
+        check_stream(self.stream)
         if self.graph not in ("complete", "sparse", "auto"):
             raise ConfigError(f'graph must be "complete", "sparse" or "auto"; got {self.graph!r}')
         planning.shares_of(1, self.adversarial, self.dropouts)  # checks that both are in [0, 1)
@@ -166,6 +171,10 @@ class SecureAggregation(Aggregation):
         """True if it protects against a server that deviates from the protocol, which needs identities."""
         return self.identities is not None
 
+    def __repr__(self) -> str:  # terms are digested by it: it is as it was before there was `stream`, where that is AES
+        own = [one.name for one in fields(self) if one.name != "stream" or self.stream != AES]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in own)})"
+
     def __str__(self) -> str:
         words = [] if self.threshold is None else [f"threshold={self.threshold}"]
         if self.graph != "complete":
@@ -178,6 +187,7 @@ class SecureAggregation(Aggregation):
         words += ["pipelined"] if self.pipelined else []
         words += ["verify"] if self.verify else []
         words += [f"survivor_change={self.survivor_change}"] if self.survivor_change > 1 else []
+        words += [f"stream={self.stream}"] if self.stream != AES else []
         return f"{self.name}({', '.join(words)})" if words else self.name
 
     def design(self, clients: int) -> SparseGraphDesign | None:
@@ -205,14 +215,7 @@ class SecureAggregation(Aggregation):
                 adversarial clients, with identities one not above (N + corrupt) / 2, more dropouts than it leaves room
                 for, or no sparse graph that meets the stated numbers.
         """
-        for tensor in plan.tensors:
-            if not tensor.step or not is_ring(tensor.ring):
-                raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before secure_aggregation()")
-        if plan.clients < SMALLEST_COHORT:
-            raise PlanError(
-                f"secure aggregation of {plan.clients} clients hides nothing from the server and one client; "
-                f"plan for at least {SMALLEST_COHORT}"
-            )
+        planning.check_summed(plan, SMALLEST_COHORT)
         design = self.design(plan.clients)
         if design is None:
             plan = planning.plan_complete_graph(
@@ -221,8 +224,8 @@ class SecureAggregation(Aggregation):
             )  # fmt: skip
         else:
             plan = plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
-        stages = STAGES if self.identities is None else ACTIVE_STAGES
-        plan = replace(plan, stages=stages)
+        stages = ACTIVE_STAGES if self.active else STAGES
+        plan = replace(plan, stages=stages, masking=replace(masking_of(plan), stream=self.stream))
         plan = self._verified(plan) if self.verify else plan
         plan = replace(plan, upload_bytes=planning.upload_bytes(plan))
         if self.pipelined:
@@ -231,9 +234,8 @@ class SecureAggregation(Aggregation):
                 f"An exchange with just the clients that completed the last one has {short} stages, from upload to "
                 f"unmask; the first and any other has {full}."
             )
-        trust = planning.CURIOUS if self.identities is None else planning.deviating(self.identities, plan)
         return plan.assume(
-            *trust,
+            *(planning.CURIOUS if self.identities is None else planning.deviating(self.identities, plan)),
             "Who took part, sizes and timing are visible.",
             *planning.subtracting(self.identities, self.survivor_change),
             "A client's contribution is not checked: a lying client shifts the sum.",
@@ -387,11 +389,12 @@ def secure_aggregation(
     pipelined: bool = False,
     verify: bool = False,
     survivor_change: int = 1,
+    stream: StreamName = AES,
 ) -> SecureAggregation:
     """Sum contributions under double masks, so that the server sees only the sum.
 
     Arguments, guarantees and errors are those of `SecureAggregation`.
     """
     return SecureAggregation(
-        threshold, graph, adversarial, dropouts, security, identities, pipelined, verify, survivor_change
+        threshold, graph, adversarial, dropouts, security, identities, pipelined, verify, survivor_change, stream
     )

@@ -44,6 +44,7 @@ from securefed.defenses._secure_aggregation.masks import (
     apply_masks,
     pair_mask,
     self_mask,
+    stream_of,
     upload_residues,
 )
 from securefed.defenses._secure_aggregation.primitives import (
@@ -191,7 +192,7 @@ def client_upload(state: C, encoded: Tensors | None) -> tuple[C, Tensors]:
     residues = upload_residues(encoded, plan)
     masks = _masks(state) if state.precomputed is None else state.precomputed.masks
     if state.precomputed is None:
-        apply_masks(residues, masks)
+        apply_masks(residues, masks, stream=stream_of(plan))
     else:
         state.precomputed.apply(residues)
     body = nest(MASKED, {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(plan.tensors, residues, strict=True)})

@@ -48,7 +48,7 @@ from securefed.defenses._fixed_point import from_ring, wire_dtype
 from securefed.defenses._plan import Plan, Session, expect_stage
 from securefed.defenses._secure_aggregation import consistency, verification
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._secure_aggregation.masks import apply_masks
+from securefed.defenses._secure_aggregation.masks import apply_masks, stream_of
 from securefed.defenses._secure_aggregation.primitives import (
     KEY_BYTES,
     TAG,
@@ -361,7 +361,7 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     answers = RevealedShares.of(dealt, shares, (dealers, holders), masking_of(state.session.plan).shares)
     masks = remaining_masks(state, answers)
     totals = [total.copy() for total in state.totals]
-    apply_masks(totals, masks, remove=True)
+    apply_masks(totals, masks, remove=True, stream=stream_of(state.session.plan))
     tensors = state.session.plan.tensors
     total = {t.name: from_ring(flat, t.ring, t.size).reshape(t.shape) for t, flat in zip(tensors, totals, strict=True)}
     proof = verification.unmasked(state.check, masks) if state.session.plan.verified else {}

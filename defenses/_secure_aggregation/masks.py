@@ -19,9 +19,9 @@ To open a mask, the server rebuilds its secret from shares that the survivors se
     pair_ij   X25519 of the mask keys of i and j, the digest    clients i and j                if just one uploaded
 
 A secret serves one exchange. x_i are residues, changed in place. The tensors of one width stand one after the other, in
-the plan's order, under one stream: AES under HKDF of secret and width; 32 bytes or fewer are masked by HKDF's output
-itself. So no part of a stream serves two rounds, pairs or tensors, and a network of many tensors costs no more than one
-of few.
+the plan's order, under one stream, which the plan names: AES under HKDF of secret and width, where 32 bytes or fewer
+are masked by HKDF's output itself, or ChaCha20 (`chacha_stream`). So no part of a stream serves two rounds, pairs or
+tensors, and a network of many tensors costs no more than one of few.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
 from securefed.defenses._fixed_point import lanes, to_ring, wire_dtype, wire_size
 from securefed.defenses._plan import Plan, TensorPlan
-from securefed.defenses._secure_aggregation.mask_streams import LONGEST, ChunkBuffers, Encryptor, choice, mask_stream
+from securefed.defenses._secure_aggregation.chacha_stream import AES, ChaChaStream
+from securefed.defenses._secure_aggregation.mask_streams import (
+    CHUNKS,
+    LONGEST,
+    ChunkBuffers,
+    Encryptor,
+    choice,
+    mask_stream,
+)
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, hkdf, key_stream, label
 from securefed.errors import DataError, RangeRefused
 
@@ -81,7 +89,7 @@ class PrecomputedMasks:
     def of(cls, masks: Sequence[SignedMask], plan: Plan) -> PrecomputedMasks:
         """Add up the masks for the tensors of a plan."""
         sums = tuple(np.zeros(wire_size(t.size, t.ring), wire_dtype(t.ring)) for t in plan.tensors)
-        apply_masks(sums, masks)
+        apply_masks(sums, masks, stream=stream_of(plan))
         return cls(tuple(masks), sums)
 
     def apply(self, residues: Sequence[Array]) -> None:
@@ -109,27 +117,40 @@ def self_mask(seed: bytes, exchange: bytes, client: ClientId) -> SignedMask:
     return SignedMask(hkdf(seed, label("self mask", exchange, client)), 1)
 
 
+def stream_of(plan: Plan) -> str:
+    """Return the name of the stream that the masks of a plan are made of."""
+    return AES if plan.masking is None else plan.masking.stream
+
+
 def stream_key(secret: bytes, width: int) -> bytes:
-    """Derive 32 bytes for one mask secret and integers of `width` bytes: the key of their stream, or a short mask."""
+    """Derive 32 bytes from a mask's secret, for integers of `width` bytes: an AES stream's key, or a short mask."""
     return hkdf(secret, label("mask", width))
 
 
-def apply_masks(residues: Sequence[Array], masks: Sequence[SignedMask], *, remove: bool = False) -> None:
+def apply_masks(
+    residues: Sequence[Array], masks: Sequence[SignedMask], *, remove: bool = False, stream: str = AES
+) -> None:
     """Add every mask to residues, in place.
 
     Args:
         residues: flat unsigned arrays, one for each tensor, in the plan's order.
         masks: secrets with their signs.
         remove: whether to subtract them instead.
+        stream: name of the stream that the masks are made of (`chacha_stream.STREAMS`).
     """
     adds = [(mask.sign < 0) is remove for mask in masks]  # added: sign +1, or sign -1 where masks are removed
     for dtype in sorted({flat.dtype for flat in residues}, key=lambda dtype: dtype.itemsize):
         flats = [flat for flat in residues if flat.dtype == dtype]
+        if stream != AES:
+            started = [ChaChaStream(mask.secret, dtype.itemsize) for mask in masks]
+            _apply_streams(flats, list(zip(started, adds, strict=True)), CHUNKS[0])
+            continue
         keys = [stream_key(mask.secret, dtype.itemsize) for mask in masks]
         if sum(flat.nbytes for flat in flats) <= KEY_BYTES:  # as long as a key at most: no stream is started
             _apply_words(flats, keys, np.array(adds, bool))
         else:
-            _apply_streams(flats, list(zip(map(mask_stream, keys), adds, strict=True)))
+            _check_length(flats)
+            _apply_streams(flats, list(zip(map(mask_stream, keys), adds, strict=True)), choice().chunk)
 
 
 def _apply_words(flats: Sequence[Array], keys: Sequence[bytes], adds: Array) -> None:
@@ -146,20 +167,27 @@ def _apply_words(flats: Sequence[Array], keys: Sequence[bytes], adds: Array) -> 
     _add_part(flats, 0, total)
 
 
-def _apply_streams(flats: Sequence[Array], streams: Sequence[tuple[Encryptor, bool]]) -> None:
+def _check_length(flats: Sequence[Array]) -> None:
+    """Raise `DataError` where residues of one width are longer than an AES stream."""
+    if (nbytes := sum(flat.nbytes for flat in flats)) > LONGEST:
+        raise DataError(
+            f"tensors of one width take {nbytes} bytes, and a mask's stream has {LONGEST} at most; sum them in several "
+            "exchanges, or under secure_aggregation(stream='chacha20'), whose streams have no end"
+        )
+
+
+def _apply_streams(flats: Sequence[Array], streams: Sequence[tuple[Encryptor, bool]], chunk: int) -> None:
     """Add up the streams chunk by chunk, so that a chunk stays in the cache while every stream passes over it.
 
     Args:
         flats: residues of one width; the stream runs over them one after the other.
-        streams: for each mask its encryptor (`mask_stream`), and whether it is added or subtracted.
+        streams: for each mask its encryptor, and whether it is added or subtracted.
+        chunk: bytes made at a time.
     """
     size, dtype = sum(flat.size for flat in flats), flats[0].dtype.newbyteorder("<")
-    if size * dtype.itemsize > LONGEST:
-        raise DataError(
-            f"tensors of one width take {size * dtype.itemsize} bytes, and a mask's stream has {LONGEST} at most; sum "
-            "them in several exchanges"
-        )
-    buffers = ChunkBuffers(dtype, min(choice().chunk, size * dtype.itemsize))
+    if not size:
+        return
+    buffers = ChunkBuffers(dtype, min(chunk, size * dtype.itemsize))
     for start in range(0, size, buffers.size):
         _add_part(flats, start, buffers.sum(streams, min(buffers.size, size - start)))
 

@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Final
 
 from securefed._hyperparameters import check_number
-from securefed.defenses._fixed_point import wire_dtype, wire_size
+from securefed.defenses._fixed_point import is_ring, wire_dtype, wire_size
 from securefed.defenses._plan import MaskingPlan, Plan
 from securefed.defenses._secure_aggregation import verification
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
@@ -40,6 +40,18 @@ from securefed.errors import PlanError
 
 _FEWEST_SUMMED = 3
 """Clients in a sum at least, by default, where there are as many."""
+
+
+def check_summed(plan: Plan, fewest: int) -> None:
+    """Raise `PlanError` unless every tensor is quantised, and `fewest` clients or more are planned."""
+    for tensor in plan.tensors:
+        if not tensor.step or not is_ring(tensor.ring):
+            raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before secure_aggregation()")
+    if plan.clients < fewest:
+        raise PlanError(
+            f"secure aggregation of {plan.clients} clients hides nothing from the server and one client; "
+            f"plan for at least {fewest}"
+        )
 
 
 def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, int]:

@@ -30,6 +30,7 @@ GAINS: Final = {
     "lattice": "CKKS encryption",
     "records": "DP-SGD at the client",
     "statistics": "labelled results and formulas of statistics",
+    "gpu": "masks made on a graphics card",
     "lightning": "masked gradients of Lightning's Trainer",
 }
 """By extra, what it adds."""
@@ -63,6 +64,7 @@ def examine() -> list[HealthFinding]:
     checks = (
         ("random source", random_source),
         ("AES-128-CTR and AES-256-GCM", ciphers),
+        ("ChaCha20", chacha20),
         ("mask stream", mask_words),
         ("X25519 and Ed25519", signatures),
         ("clocks", clocks),
@@ -127,6 +129,18 @@ def ciphers() -> str:
         "GCM differs from its specification",
     )
     return "as NIST's vectors say"
+
+
+def chacha20() -> str:
+    """Compare ChaCha20 with RFC 8439, appendix A.1, test vector 2."""
+    from securefed.defenses._secure_aggregation.chacha_stream import start  # noqa: PLC0415
+
+    _require(
+        start(bytes(32), 1).update(bytes(32)).hex()
+        == "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed",
+        "ChaCha20 differs from RFC 8439",
+    )
+    return "as RFC 8439 says"
 
 
 def mask_words() -> str:

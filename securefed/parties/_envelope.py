@@ -92,7 +92,7 @@ def unwrap(
         raise TermsDiffer(
             sender,
             f"its terms have the digest {theirs.hex()[:16]}, and this party's {digest.hex()[:16]}: tensors, bounds, "
-            "clients, defence or rounds differ; give all parties the same SumTerms (SumTerms.to_bytes)",
+            "clients, defence, mask stream or rounds differ; give all parties the same SumTerms (SumTerms.to_bytes)",
         )
     message = data[start:]
     if limits is not None:

@@ -165,6 +165,8 @@ _CLASSES: Final = {
 """By name, the module of each class that may stand in a file of terms; a file cannot name any other."""
 _LEFT_OUT: Final = {"Paillier": {"public", "pool"}}
 """Fields that one party holds for itself: a key that it was given, and randomness computed ahead."""
+_LATER: Final = {"SecureAggregation": {"stream"}}
+"""Fields that the first releases did not have: not written where they have their default, as files were before."""
 
 
 def defense_to_json(defense: Defense) -> list[Any]:
@@ -237,10 +239,10 @@ def _to_json(value: Any) -> Any:
             f"{value!r} of class {kind} cannot be written to a file of terms; build the terms in code at every party, "
             "or use a defence of securefed.defenses"
         )
-    left_out = _LEFT_OUT.get(kind, set())
-    return {"class": kind} | {
-        field.name: _to_json(getattr(value, field.name)) for field in fields(value) if field.name not in left_out
-    }
+    values = {field.name: getattr(value, field.name) for field in fields(value)}
+    unset = {one.name for one in fields(value) if one.name in _LATER.get(kind, ()) and values[one.name] == one.default}
+    left_out = _LEFT_OUT.get(kind, set()) | unset
+    return {"class": kind} | {name: _to_json(item) for name, item in values.items() if name not in left_out}
 
 
 def _from_json(value: Any) -> Any:

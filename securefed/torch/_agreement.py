@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securefed._tensors import Array, Ring
 from securefed.defenses._fixed_point import wire_dtype
+from securefed.defenses._secure_aggregation.chacha_stream import AES, StreamName
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
 from securefed.defenses._secure_aggregation.primitives import (
     KEY_BYTES,
@@ -48,8 +49,8 @@ _SEALED: Final = KEY_BYTES + 16
 """Bytes of a key under AES-GCM: the key and the tag."""
 
 _PROTOCOL: Final = "masked all-reduce 3"
-VERSION: Final = 2
-"""Version of the masked all-reduce that ranks show first; 2 has the ceiling of the bound among the settings."""
+VERSION: Final = 3
+"""Version of the masked all-reduce that ranks show first; 3 has the name of the masks' stream among the settings."""
 Sum = Callable[[Array], Array]
 """Sum an int32 or int64 array over all ranks."""
 
@@ -64,6 +65,7 @@ class AgreedSettings:
         headroom: bound of a later step, in units of the last mean's largest entry.
         ceiling: largest bound of any step; 0 where it follows from the first sum.
         signed: whether identities are given.
+        stream: name of the stream that masks are made of.
     """
 
     ring: Ring
@@ -71,10 +73,11 @@ class AgreedSettings:
     headroom: float
     ceiling: float
     signed: bool
+    stream: StreamName = AES
 
 
-_NAMES: Final = ("ring", "bound", "headroom", "ceiling", "identities")
-_SETTINGS: Final = struct.Struct("<iddd?")
+_NAMES: Final = ("ring", "bound", "headroom", "ceiling", "identities", "the masks' stream, which follows from device=")
+_SETTINGS: Final = struct.Struct("<iddd?16s")
 _VERSION: Final = struct.Struct("<H")
 
 
@@ -130,8 +133,8 @@ def agree_on_keys(
     _check_identities(rank, ranks, identities)
     _check_versions(rank, [_VERSION.unpack(row)[0] for row in _show(_VERSION.pack(VERSION), rank, ranks, add)])
     key = X25519PrivateKey.generate()
-    shown = _show(public_bytes(key) + _SETTINGS.pack(*astuple(settings)), rank, ranks, add)
-    _check_settings(settings, rank, [_SETTINGS.unpack(row[KEY_BYTES:]) for row in shown])
+    shown = _show(public_bytes(key) + _packed(settings), rank, ranks, add)
+    _check_settings(settings, rank, [_unpacked(row[KEY_BYTES:]) for row in shown])
     session = fingerprint(_PROTOCOL, VERSION, ranks, *shown)
     publics = {peer: row[:KEY_BYTES] for peer, row in enumerate(shown) if peer != rank}
     agreements = {peer: agree(key, public, peer) for peer, public in publics.items()}
@@ -143,7 +146,7 @@ def agree_on_keys(
         for peer, row in enumerate(rows):
             identities.verify(peer, label(statement, peer), row[:SIGNATURE_BYTES], "the agreement of keys")
     common = dealt if rank == 0 else _open(rows[0][SIGNATURE_BYTES:], rank, session, agreements[0])
-    masks = RankMasks(session, rank, agreements, common)
+    masks = RankMasks(session, rank, agreements, common, settings.stream)
     _trial(masks, rank, ranks, settings.ring, add)
     return Agreement(session, masks)
 
@@ -169,6 +172,18 @@ def _check_versions(rank: int, versions: Sequence[int]) -> None:
         other, f"the ranks speak different versions of the protocol ({listed}); install the same release of securefed "
         "on all ranks"
     )  # fmt: skip
+
+
+def _packed(settings: AgreedSettings) -> bytes:
+    """Write settings as every rank shows them."""
+    *numbers, stream = astuple(settings)
+    return _SETTINGS.pack(*numbers, stream.encode())
+
+
+def _unpacked(row: bytes) -> tuple[object, ...]:
+    """Read the settings that a rank shows."""
+    *numbers, stream = _SETTINGS.unpack(row)
+    return (*numbers, stream.rstrip(bytes(1)).decode("ascii", "replace"))
 
 
 def _check_settings(own: AgreedSettings, rank: int, all_settings: Sequence[tuple[object, ...]]) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -36,6 +36,7 @@ import numpy as np
 from securefed._tensors import Array, Ring
 from securefed.defenses._fixed_point import Quantise, wire_dtype
 from securefed.defenses._plan import Plan, TensorPlan
+from securefed.defenses._secure_aggregation.chacha_stream import AES, StreamName
 from securefed.defenses._secure_aggregation.masks import SignedMask, apply_masks, pair_mask
 from securefed.defenses._secure_aggregation.primitives import hkdf, label
 from securefed.errors import MaskMismatch
@@ -84,9 +85,13 @@ class RankMasks:
         rank: this rank.
         agreements: by other rank, the agreed X25519 secret.
         common: 32 bytes that all ranks know.
+        stream: name of the stream that masks are made of.
     """
 
-    def __init__(self, session: bytes, rank: int, agreements: Mapping[int, bytes], common: bytes) -> None:
+    def __init__(
+        self, session: bytes, rank: int, agreements: Mapping[int, bytes], common: bytes, stream: StreamName = AES
+    ) -> None:
+        self._stream = stream
         self._pairs = [pair_mask(agreements[peer], session, rank, peer) for peer in sorted(agreements)]
         self._common = SignedMask(hkdf(common, label("common mask", session)), 1)
         self._own = [*self._pairs, self._common] if rank == 0 else self._pairs
@@ -100,12 +105,20 @@ class RankMasks:
         """
         words = np.empty(call.length + CONTROL, wire_dtype(call.ring)) if into is None else into
         words[:] = 0
-        _apply(words, call, self._own)
+        apply_masks([words], self.of_call(call), stream=self._stream)
         return words
 
     def remove_common(self, words: Array, call: Call) -> None:
         """Subtract the common stream from the sum of all ranks' words, in place."""
-        _apply(words, call, [self._common], remove=True)
+        apply_masks([words], [self.common_of_call(call)], remove=True, stream=self._stream)
+
+    def of_call(self, call: Call) -> list[SignedMask]:
+        """Derive this rank's masks for one call."""
+        return [_of_call(mask, call) for mask in self._own]
+
+    def common_of_call(self, call: Call) -> SignedMask:
+        """Derive the common mask for one call."""
+        return _of_call(self._common, call)
 
 
 def planned(bound: float, ring: Ring, ranks: int) -> TensorPlan:
@@ -143,6 +156,5 @@ def read_control(words: Array, call: Call) -> Trouble | None:
     return next((trouble for trouble in reversed(Trouble) if control[trouble.value : trouble.value + 2].any()), None)
 
 
-def _apply(words: Array, call: Call, masks: Sequence[SignedMask], *, remove: bool = False) -> None:
-    own = [SignedMask(hkdf(mask.secret, label("call", call.name)), mask.sign) for mask in masks]
-    apply_masks([words], own, remove=remove)
+def _of_call(mask: SignedMask, call: Call) -> SignedMask:
+    return SignedMask(hkdf(mask.secret, label("call", call.name)), mask.sign)

@@ -15,6 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from securefed.errors import ConfigError
 
+_SHARDED: Final = {
+    "torch.FSDPModule": "FSDP2 (fully_shard)",
+    "torch.FullyShardedDataParallel": "FSDP (FullyShardedDataParallel)",
+    "deepspeed.DeepSpeedEngine": "ZeRO (DeepSpeed)",
+}
 _NORM: Final = (
     "replace it by GroupNorm or LayerNorm, or use BatchNorm with forward_sync_buffers=False, so that each rank keeps "
     "the statistics of its own batches"
@@ -23,6 +28,7 @@ _NORM: Final = (
 
 def check_model(model: nn.Module) -> DistributedDataParallel:
     """Return the model; raise `ConfigError` unless gradients are all that its ranks exchange while training."""
+    _check_unsharded(model)
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(
             f"MaskingState takes the DistributedDataParallel that the hook is registered on; got {type(model).__name__}"
@@ -39,6 +45,19 @@ def check_model(model: nn.Module) -> DistributedDataParallel:
             )
     _check_flags(model)
     return model
+
+
+def _check_unsharded(model: nn.Module) -> None:
+    """Raise `ConfigError` where ranks hold shards of the model, so that gradients do not travel by the hook."""
+    for part in model.modules() if isinstance(model, nn.Module) else ():
+        # by name, as torch has had these classes in several places, and DeepSpeed may not be installed
+        kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(part).__mro__}
+        if kinds & _SHARDED.keys():
+            raise ConfigError(
+                f"{_SHARDED[min(kinds & _SHARDED.keys())]} sends each rank's gradients by reduce-scatter, which no "
+                "hook of securefed masks. Train with DistributedDataParallel; where the whole model does not fit one "
+                "device, freeze it and train adapters (LoRA), or use activation checkpointing"
+            )
 
 
 def check_step(model: DistributedDataParallel) -> None:

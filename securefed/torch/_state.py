@@ -24,11 +24,11 @@ from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.errors import ConfigError, MaskMismatch, RangeRefused
 from securefed.torch._agreement import AgreedSettings, agree_on_keys, check_ranks
 from securefed.torch._bound import GradientBound
+from securefed.torch._device_sums import sums_for
 from securefed.torch._encoding import decode_into, largest, rounding_error, typical_size
 from securefed.torch._masking import Call, Trouble, planned
-from securefed.torch._precompute import MaskStore
 from securefed.torch._refusals import check_model, check_step, check_values, describe
-from securefed.torch._sums import MaskedSums, OpenedSum, StartedSum
+from securefed.torch._sums import OpenedSum, StartedSum
 from securefed.torch._unused import reach_all_parameters
 
 _LOG = logging.getLogger("securefed.torch")
@@ -69,7 +69,9 @@ class MaskingState:
             resolution.
         identities: public identities of all ranks, by rank, and this rank's private one.
         group: process group; the model's, or the default one.
-        device: where the group's backend sums; the model's, or the CPU.
+        device: where the group's backend sums; the model's, or the CPU. A card makes the masks itself, of ChaCha20,
+            where triton is installed (the extra `gpu`), and ranks must agree on it: `device="cpu"` is for those that
+            sum with ranks without a card.
 
     Attributes:
         overflowed: whether the last step had no sum, so that its gradients are inf.
@@ -116,10 +118,12 @@ class MaskingState:
         self._follow_scale()
         self._size = self.relative_error = 0.0  # size of the entries of the last mean that had any
         highest = self._scale * (ceiling or 0)
-        settings = AgreedSettings(ring, self.bound.value, float(headroom), highest, identities is not None)
-        self._sums = MaskedSums(group, torch.device(place or "cpu"))  # its `store` is set once keys are agreed on
+        self._sums = sums_for(group, torch.device(place or "cpu"))
+        signed, stream = identities is not None, self._sums.stream
+        settings = AgreedSettings(ring, self.bound.value, float(headroom), highest, signed, stream)
         agreement = agree_on_keys(self.rank, self.ranks, settings, identities, self._sums.in_the_clear)
-        self._session, self._sums.store = agreement.fingerprint, MaskStore(agreement.masks)
+        self._session = agreement.fingerprint
+        self._sums.use(agreement.masks)
         self._calls, self._own_calls = 0, 0
         self._step: list[StartedSum] = []  # one for each bucket of the step under way
         self._means: list[torch.futures.Future[torch.Tensor]] = []
@@ -297,7 +301,7 @@ class MaskingState:
         After the first step DistributedDataParallel may form other buckets; then these masks are computed in the step.
         """
         step = self.bound.plan.step
-        self._sums.store.expect(Call("hook", self._calls + k, n, self._ring, step) for k, n in enumerate(lengths))
+        self._sums.expect(Call("hook", self._calls + k, n, self._ring, step) for k, n in enumerate(lengths))
 
     def _opened(self, started: Sequence[StartedSum]) -> list[OpenedSum]:
         """Wait for sums and read them; after an error of the backend no further sum is started."""

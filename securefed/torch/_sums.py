@@ -10,18 +10,19 @@ bucket of gradients, and opens them together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from securefed._tensors import Array
+from securefed.defenses._secure_aggregation.chacha_stream import AES, StreamName
 from securefed.errors import MaskMismatch
 from securefed.torch._encoding import add_rounded, trouble_of
-from securefed.torch._masking import CONTROL, Call, Trouble, read_control, spoil
+from securefed.torch._masking import CONTROL, Call, RankMasks, Trouble, read_control, spoil
 from securefed.torch._precompute import MaskStore
 
 
@@ -65,13 +66,24 @@ class MaskedSums:
         device: where its backend sums.
 
     Attributes:
-        store: masks by call. `MaskingState` sets it once, before the first `start`, when the ranks have agreed on keys;
-            that agreement itself needs `in_the_clear`.
+        stream: name of the stream that masks are made of.
+        store: masks by call, from `use` on, which `MaskingState` calls when the ranks have agreed on keys; that
+            agreement itself needs `in_the_clear`.
     """
+
+    stream: ClassVar[StreamName] = AES
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._group, self._device = group, device
         self.store: MaskStore
+
+    def use(self, masks: RankMasks) -> None:
+        """Take the masks on which the ranks agreed; once, before the first `start`."""
+        self.store = MaskStore(masks)
+
+    def expect(self, calls: Iterable[Call]) -> None:
+        """Start to expand the masks of coming calls; forget those of other calls."""
+        self.store.expect(calls)
 
     def in_the_clear(self, array: Array) -> Array:
         """Sum an array over all ranks, for the agreement of keys."""
@@ -94,7 +106,7 @@ class MaskedSums:
             spoil(masks, trouble)  # uniform words instead of values: the sum is noise at all ranks, which learn why
         words = self._words(masks)
         if trouble is None:
-            add_rounded(words[:-CONTROL], values, call.step)
+            add_rounded(words[:-CONTROL], values.to(self._device), call.step)
         return StartedSum(call, values, words, dist.all_reduce(words, group=self._group, async_op=True))
 
     def open(self, started: Sequence[StartedSum]) -> list[OpenedSum]:
@@ -111,7 +123,8 @@ class MaskedSums:
                 errors.append(error)
         if errors:
             raise errors[0]
-        return [self._open(one.call, one.words) for one in started]
+        controls = self._control_words(started)
+        return [_opened(one, control) for one, control in zip(started, controls, strict=True)]
 
     def give_back(self, started: Sequence[StartedSum]) -> None:
         """Let the words of sums serve later calls, where they lie on the CPU.
@@ -120,23 +133,32 @@ class MaskedSums:
         """
         self.store.give_back([_unsigned(one.words) for one in started if one.words.device.type == "cpu"])
 
-    def _open(self, call: Call, words: torch.Tensor) -> OpenedSum:
-        if words.device.type == "cpu":
-            self.store.remove_common(_unsigned(words), call)
-        else:  # on a GPU: 0 minus the common stream is made on the CPU, and added there
-            minus_common = np.zeros(words.numel(), _unsigned_type(words))
-            self.store.remove_common(minus_common, call)
-            words.add_(self._words(minus_common))
-        values = words[:-CONTROL]
-        try:
-            # The last two control words are 0 at every rank. If masks do not cancel, they are uniform in the sum, and
-            # `read_control` raises unless both are 0 by chance: 2^-64, or 2^-128 in a ring of 64 bits.
-            return OpenedSum(values, read_control(_unsigned(words[-CONTROL:].cpu()), call))
-        except MaskMismatch as error:
-            return OpenedSum(values, error=error)
+    def _control_words(self, started: Sequence[StartedSum]) -> list[Array]:
+        """Remove the common streams from sums that have come back, and return their control words."""
+        for one in started:
+            if one.words.device.type == "cpu":
+                self.store.remove_common(_unsigned(one.words), one.call)
+            else:  # on a GPU: 0 minus the common stream is made on the CPU, and added there
+                minus_common = np.zeros(one.words.numel(), _unsigned_type(one.words))
+                self.store.remove_common(minus_common, one.call)
+                one.words.add_(self._words(minus_common))
+        return [_unsigned(one.words[-CONTROL:].cpu()) for one in started]
 
     def _words(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(array.view(f"<i{array.itemsize}")).to(self._device)
+
+
+def _opened(started: StartedSum, control: Array) -> OpenedSum:
+    """Read a sum's control words.
+
+    The last two are 0 at every rank. If masks do not cancel, they are uniform in the sum, and `read_control` raises
+    unless both are 0 by chance: 2^-64, or 2^-128 in a ring of 64 bits.
+    """
+    values = started.words[:-CONTROL]
+    try:
+        return OpenedSum(values, read_control(control, started.call))
+    except MaskMismatch as error:
+        return OpenedSum(values, error=error)
 
 
 def _unsigned_type(words: torch.Tensor) -> np.dtype[Any]:

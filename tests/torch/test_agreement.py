@@ -70,6 +70,7 @@ def test_two_ranks_are_refused_with_the_reason_and_the_remedy() -> None:
         (AgreedSettings(32, 1.0, 32.0, 0.0, False), "headroom"),
         (AgreedSettings(32, 1.0, 64.0, 8.0, False), "ceiling"),
         (AgreedSettings(32, 1.0, 64.0, 0.0, True), "identities"),
+        (AgreedSettings(32, 1.0, 64.0, 0.0, False, "chacha20"), "the masks' stream, which follows from device="),
     ],
 )
 def test_ranks_with_other_settings_are_named(odd, name) -> None:

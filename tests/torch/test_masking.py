@@ -151,7 +151,7 @@ def _pair_stream(masks: RankMasks, peer: int, call: Call) -> Array:
     """The stream that a rank shares with `peer`, as it adds it."""
     own = RankMasks.__new__(RankMasks)
     peers = [rank for rank in range(FOUR) if rank != _rank_of(masks)]
-    own._own = [masks._pairs[peers.index(peer)]]
+    own._own, own._stream = [masks._pairs[peers.index(peer)]], masks._stream
     return own.expand(call)
 
 
