@@ -64,7 +64,7 @@ class SumGrid(Grid):
             connected SuperNodes.
         weighted_by: name of the metric that weights updates.
         run_config: digest of the run's config (`config_digest`), to which sums are bound.
-        metrics: by phase, names of the metrics that are summed. They are further tensors of the update, so that the
+        metrics: by phase, shapes of the tensors that carry metrics. They are further tensors of the update, so that the
             reply holds their means, weighted as those of the model's arrays are.
         poll: seconds between two looks for replies.
         patience: seconds to wait for the replies of a stage in which clients do not train; in the very first exchange
@@ -84,7 +84,7 @@ class SumGrid(Grid):
     make_terms: Callable[[str, Mapping[str, NumPyArray], int, int], SumTerms]
     weighted_by: str
     run_config: str
-    metrics: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, Mapping[str, tuple[int, ...]]]
     poll: float
     patience: float
     rounds: list[SecureRound]
