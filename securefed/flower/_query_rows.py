@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -46,20 +47,27 @@ def statistics(rows: Callable[[Context], Any]) -> Callable[[Message, Context], M
     Returns:
         A function for `@app.query("statistic")`.
     """
+    return _Answer(rows)
 
-    def answer(message: Message, context: Context) -> Message:
+
+@dataclass(frozen=True)
+class _Answer:
+    """A function for `@app.query("statistic")`, in a class, since Flower's simulation engine pickles an app."""
+
+    rows: Callable[[Context], Any]
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Compute the part of the statistic that `secure_mod` accepted."""
+        from securefed.statistics import from_terms  # noqa: PLC0415 - for apps that are asked for some
+
         terms = _ASKED.get()
         if terms is None:
             raise ConfigError("statistics are answered under secure_mod alone: ClientApp(mods=[secure_mod])")
-        from securefed.statistics import from_terms  # noqa: PLC0415 - for apps that are asked for some
-
-        given = rows(Context(context.run_id, context.node_id, context.node_config, context.state, {}))
+        given = self.rows(Context(context.run_id, context.node_id, context.node_config, context.state, {}))
         statistic = from_terms(terms)
         part = statistic.summand(*given) if isinstance(given, tuple) else statistic.summand(given)
         arrays = ArrayRecord({name: Array(np.asarray(value)) for name, value in part.items()})
         return Message(RecordDict({_PART: arrays}), reply_to=message)
-
-    return answer
 
 
 def phase_of_query(terms: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -236,3 +237,14 @@ def test_rows_see_no_run_config() -> None:
     assert seen == [({}, [])] * SITES
     with pytest.raises(ConfigError, match="run's config"):
         secured(made).ask(Mean(bound={"time": 29.5}, rows=100))
+
+
+def test_an_app_can_be_pickled_by_value_as_the_simulation_engine_does() -> None:
+    """Ray sends the app to its processes; a context variable in a closure of ours was refused there."""
+
+    def rows(context: Any) -> Any:
+        return LIVES[0]
+
+    app = ordinary_app.app(secure_mod)
+    app.query("statistic")(statistics(rows))
+    assert cloudpickle.loads(cloudpickle.dumps(app)) is not None
