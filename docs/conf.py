@@ -20,11 +20,6 @@ version = release = securefed.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 _INCLUDED = ["generated/decision-tree.md", "generated/papers", "generated/records"]  # parts of other pages
 _DOWNLOADED = ["generated/student"]
-    "generated/decision-tree.md",
-    "generated/papers",
-    "generated/records",
-    "generated/student",
-]  # parts of other pages, and files to download
 exclude_patterns = ["generators", *_INCLUDED, *_DOWNLOADED, "**/.ipynb_checkpoints"]
 default_role = "literal"  # docstrings of this package put code between single backticks
 nitpicky = False
