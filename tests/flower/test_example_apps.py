@@ -37,7 +37,7 @@ def started(module: Any, config: dict[str, Any], client: ClientApp | None = None
 
 
 def test_the_statistics_app_gives_those_of_the_pooled_rows(tmp_path: Path) -> None:
-    module, out = load("flower_statistics/app"), tmp_path / "found.json"
+    module, out = load("flower_statistics/hospital_statistics"), tmp_path / "found.json"
     started(module, {"out": str(out)})
     found = json.loads(out.read_text())
     tables = [module.patients(Context(1, 0, {"partition-id": i}, RecordDict(), {})) for i in range(SITES)]
@@ -51,7 +51,7 @@ def test_the_statistics_app_gives_those_of_the_pooled_rows(tmp_path: Path) -> No
 
 def test_scaffold_under_a_secure_sum_is_scaffold_and_finds_what_averaging_misses(tmp_path: Path) -> None:
     """Two weights in one sum: models by numbers of examples, control variates by one for each client."""
-    module, out = load("flower_scaffold/app"), tmp_path / "model.npz"
+    module, out = load("flower_scaffold/scaffold"), tmp_path / "model.npz"
     config = {"sites": SITES, "rounds": 60, "rate": 0.05, "steps": 5, "out": str(out)}
     started(module, config)
     ours = np.load(out)
