@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit flower-demo test test-rest test-notebooks test-kernel test-gpu test-all lint types bench reproduce docs release-check nightly clean
+.PHONY: help setup audit flower-demo test test-rest test-notebooks test-kernel test-gpu test-all lint types bench reproduce docs student-notebooks release-check nightly clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ reproduce: $(READY)  ## The papers' figures beside ours, kept as JSON; `make doc
 docs: $(READY)  ## The documentation site, without the network; writes build/site/index.html
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -E -a -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
+
+student-notebooks: $(READY)  ## The notebooks without their solutions, for students; writes build/student
+	$(BIN)/python -m docs.generators.student_copies
 
 release-check: $(READY)  ## Wheel and sdist built twice and compared, the core tried in an empty environment (RELEASE_ARGS=--extras audit,...)
 	$(BIN)/python -m tests.release_check $(RELEASE_ARGS)

@@ -19,7 +19,8 @@ version = release = securefed.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 _INCLUDED = ["generated/decision-tree.md", "generated/papers", "generated/records"]  # parts of other pages
-exclude_patterns = ["generators", *_INCLUDED, "**/.ipynb_checkpoints"]
+_DOWNLOADED = ["generated/student"]
+exclude_patterns = ["generators", *_INCLUDED, *_DOWNLOADED, "**/.ipynb_checkpoints"]
 default_role = "literal"  # docstrings of this package put code between single backticks
 nitpicky = False
 

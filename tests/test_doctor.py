@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any
 
 import pytest
@@ -131,3 +131,22 @@ def test_the_path_of_the_mask_stream_is_shown_and_one_that_gives_other_words_is_
     monkeypatch.setitem(PATHS, "CTR", lambda seed: PATHS["GCM"](seed[::-1]))  # type: ignore[call-overload]
     found = examined()["mask stream"]
     assert (found.sound, found.detail) == (False, "AES in counter mode and in GCM give different words")
+
+
+def test_each_door_is_ready_or_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "is_installed", lambda module: module not in ("flwr", "ray", "transformers"))
+    found = {finding.what: finding for finding in health.doors()}
+    assert list(found) == [f"door {door}" for door in health.DOORS]
+    assert found["door shared folder"].sound is True and "securefed party" in found["door shared folder"].detail
+    assert found["door torch"].sound is True
+    assert found["door Flower"].sound is None
+    assert "lacks flwr, ray: `python -m pip install 'securefed[flower]' 'flwr[simulation]'`" in (
+        found["door Flower's simulation"].detail
+    )
+    assert "lacks transformers" in found["door Trainer"].detail
+
+
+def test_every_install_line_names_an_extra_of_the_package() -> None:
+    known = {one.split("extra == ")[1].strip("'\" ") for one in requires("securefed") or [] if "extra == " in one}
+    named = {extra for _, _, install in health.DOORS.values() for extra in re.findall(r"securefed\[(\w+)\]", install)}
+    assert named <= known and {"flower", "torch", "audit"} <= named

@@ -70,7 +70,17 @@ def test_an_example_is_small_and_has_a_page(folder: str) -> None:
 
 def test_the_page_lists_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    assert FOLDERS == ["ddp", "files", "flower_demo", "http", "pipes", "private", "sklearn"]
+    assert FOLDERS == [
+        "ddp",
+        "files",
+        "flower_demo",
+        "flower_scaffold",
+        "flower_statistics",
+        "http",
+        "pipes",
+        "private",
+        "sklearn",
+    ]
     assert all(f"[{folder}]({folder})" in page for folder in FOLDERS)
 
 

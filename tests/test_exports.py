@@ -51,7 +51,7 @@ _NAMES = {
         FlowerRecording Recording
     """,
     "securefed.flower": """
-        AppReply SecureRound SecureStrategy SitePolicy client_app secure_mod serve
+        AppReply SecureQueries SecureRound SecureStrategy SitePolicy client_app secure_mod serve statistics
     """,
     "securefed.parties": """
         SumClient SumHelper SumResult SumServer SumTerms SummedTensor hand_over_committee take_over_committee

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from docs.generators import student_copies
 from docs.generators.links import rewritten
 
 ROOT = Path(__file__).parents[2]
@@ -21,12 +22,17 @@ def pages() -> dict[str, str]:
         name: rewritten((ROOT / source).read_text(), (ROOT / source).parent, copied=True)
         for name, source in _WHOLE.items()
     }
-    return {**whole, **_examples(), **_templates()}
+    return {**whole, **_examples(), **_templates(), **_student_notebooks()}
 
 
 def binary_files() -> dict[str, Path]:
     """Return the files that are copied as they are: the notebooks."""
     return {f"notebooks/{path.name}": path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+
+
+def _student_notebooks() -> dict[str, str]:
+    paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    return {f"student/{path.name}": student_copies.text_of(path) for path in paths}
 
 
 def _examples() -> dict[str, str]:

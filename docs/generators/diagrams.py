@@ -60,6 +60,7 @@ def pictures() -> dict[str, str]:
     """Return the drawings by path."""
     return {
         "pictures/overview.svg": overview(),
+        "pictures/overview-narrow.svg": overview_narrow(),
         "pictures/secure-aggregation.svg": sequence(*MASKING),
         "pictures/paillier.svg": sequence(*PAILLIER),
     }
@@ -85,22 +86,40 @@ def sequence(parties: tuple[str, ...], arrows: tuple[Arrow, ...]) -> str:
     return _svg(width, height, parts)
 
 
+_OVERVIEW = (
+    ("in the clear", "the update itself", "the client's data", _OPEN),
+    ("secure aggregation", "uniform numbers; only the sum opens", "all clients' sum, no single client", _SAFE),
+    ("with noise", "the sum, blurred", "little, by a bound: epsilon", _SAFE),
+)
+
+
 def overview() -> str:
     """Draw a client's message in the clear, masked, and masked with noise, and what an attack makes of each."""
-    rows = (
-        ("in the clear", "the update itself", "the client's data", _OPEN),
-        ("secure aggregation", "uniform numbers; only the sum opens", "all clients' sum, no single client", _SAFE),
-        ("with noise", "the sum, blurred", "little, by a bound: epsilon", _SAFE),
-    )
     parts = [_text(x, 34, name, weight="bold") for x, name in ((20, "a client sends"), (330, "the server sees"))]
     parts.append(_text(720, 34, "an attack recovers", weight="bold"))
-    for index, (sends, sees, recovers, colour) in enumerate(rows):
+    for index, (sends, sees, recovers, colour) in enumerate(_OVERVIEW):
         y = 82 + 62 * index
         for x, wide, words, ink in ((14, 230, sends, _INK), (324, 310, sees, _INK), (714, 300, recovers, colour)):
             parts.append(f"<rect x='{x}' y='{y - 25}' width='{wide}' height='40' rx='7' fill='none' stroke='{ink}'/>")
             parts.append(_text(x + 12, y, words, colour=ink))
         parts += [_arrow(246, 320, y - 5), _arrow(636, 710, y - 5)]
     return _svg(1030, 240, parts)
+
+
+def overview_narrow() -> str:
+    """Draw the overview for a telephone: the same boxes below each other, in letters of the page's size."""
+    parts = []
+    for index, (sends, sees, recovers, colour) in enumerate(_OVERVIEW):
+        top = 14 + 178 * index
+        heads = ("a client sends", "the server sees", "an attack recovers")
+        for line, (head, words, ink) in enumerate(
+            zip(heads, (sends, sees, recovers), (_INK, _INK, colour), strict=True)
+        ):
+            y = top + 54 * line
+            parts.append(f"<rect x='12' y='{y}' width='336' height='46' rx='7' fill='none' stroke='{ink}'/>")
+            parts.append(_text(22, y + 18, head, weight="bold"))
+            parts.append(_text(22, y + 37, words, colour=ink))
+    return _svg(360, 178 * len(_OVERVIEW) + 6, parts)
 
 
 def _svg(width: int, height: int, parts: list[str]) -> str:

@@ -35,6 +35,20 @@ GAINS: Final = {
 }
 """By extra, what it adds."""
 
+DOORS: Final[dict[str, tuple[tuple[str, ...], str, str]]] = {
+    "own loop": ((), "SumClient, SumServer, secure_mean", ""),
+    "shared folder": ((), "securefed party", ""),
+    "statistics": ((), "securefed.statistics, through every other door", ""),
+    "torch": (("torch",), "DistributedDataParallel, networks", "securefed[torch]"),
+    "Lightning": (("lightning",), "LightningMasking", "securefed[lightning]"),
+    "Trainer": (("transformers", "accelerate"), "callbacks of Hugging Face's Trainer", "securefed[trainer]"),
+    "Flower": (("flwr",), "SecureStrategy, SecureQueries, secure_mod", "securefed[flower]"),
+    "Flower's simulation": (("flwr", "ray"), "flwr run . on one machine", "securefed[flower]' 'flwr[simulation]"),
+    "HTTP example": (("starlette", "uvicorn", "httpx"), "examples/http", "securefed[http]"),
+    "audit": (("sklearn", "jinja2"), "securefed audit, its page, the digits", "securefed[audit]"),
+}
+"""By door through which updates are summed, or an audit is started: modules that it needs, names, what installs it."""
+
 _DRAW = 1 << 16
 """Bytes drawn from the random source: enough that a stuck or coarse source shows, little enough to take no time."""
 _LEAST_ONES, _MOST_ONES = 0.49, 0.51
@@ -71,7 +85,7 @@ def examine() -> list[HealthFinding]:
         ("byte order and integers", integers),
         ("files", files),
     )
-    return [python(), *packages(), *(_checked(what, check) for what, check in checks), *extras()]
+    return [python(), *packages(), *(_checked(what, check) for what, check in checks), *extras(), *doors()]
 
 
 def python() -> HealthFinding:
@@ -102,6 +116,14 @@ def extras() -> Iterator[HealthFinding]:
         absent = [module for module, of in EXTRA_OF.items() if of == extra and not is_installed(module)]
         advice = f"adds {gain}; `python -m pip install 'securefed[{extra}]'`"
         yield HealthFinding(f"extra {extra}", None if absent else True, advice if absent else gain)
+
+
+def doors() -> Iterator[HealthFinding]:
+    """Say of each door whether it is ready, and else what to install; nothing is imported."""
+    for door, (modules, names, install) in DOORS.items():
+        absent = [module for module in modules if not is_installed(module)]
+        told = f"lacks {', '.join(absent)}: `python -m pip install '{install}'`" if absent else f"ready: {names}"
+        yield HealthFinding(f"door {door}", None if absent else True, told)
 
 
 def random_source() -> str:

@@ -6,6 +6,10 @@
     # ClientApp: add the mod; `@app.train` and `@app.evaluate` stay as they were
     app = ClientApp(mods=[secure_mod])
 
+Statistics of the SuperNodes' rows, and the sums of what `@app.query` replies, go through `SecureQueries`:
+
+    found = SecureQueries(grid, secure_aggregation(), context.run_config).ask(Mean(bound=120, rows=1000))
+
 Algorithms of this package run without a Flower strategy:
 
     client = client_app(lambda context: terms(context.run_config), rows)     # rows(context): this node's own data
@@ -30,11 +34,23 @@ if TYPE_CHECKING:
     from securefed.flower._client import client_app
     from securefed.flower._mod import secure_mod
     from securefed.flower._outcome import SecureRound
+    from securefed.flower._queries import SecureQueries
+    from securefed.flower._query_rows import statistics
     from securefed.flower._server import serve
     from securefed.flower._site import SitePolicy
     from securefed.flower._strategy import SecureStrategy
 
-__all__ = ["AppReply", "SecureRound", "SecureStrategy", "SitePolicy", "client_app", "secure_mod", "serve"]
+__all__ = [
+    "AppReply",
+    "SecureQueries",
+    "SecureRound",
+    "SecureStrategy",
+    "SitePolicy",
+    "client_app",
+    "secure_mod",
+    "serve",
+    "statistics",
+]
 
 EXPORTS: Final = {
     "securefed.flower._app_reply": "AppReply",
@@ -42,6 +58,8 @@ EXPORTS: Final = {
     "securefed.flower._mod": "secure_mod",
     "securefed.flower._site": "SitePolicy",
     "securefed.flower._outcome": "SecureRound",
+    "securefed.flower._queries": "SecureQueries",
+    "securefed.flower._query_rows": "statistics",
     "securefed.flower._server": "serve",
     "securefed.flower._client": "client_app",
 }

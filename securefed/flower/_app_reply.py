@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
-from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, TRAIN, arrays_of
+from securefed.flower._reply_numbers import VALUES, packed
+from securefed.flower._sum_messages import ARRAY, EVALUATE, METRIC, QUERY, TRAIN, arrays_of
 from securefed.parties._terms import SumTerms
 from securefed.parties._terms_parts import is_local
 from securefed.parties._update import unwrap_hint, without_wrapper
@@ -79,7 +81,7 @@ class AppReply:
             phase: `train` or `evaluate`.
             weighted_by: name of the metric that weights updates.
         """
-        declared = {TRAIN: self.train_metrics, EVALUATE: self.evaluate_metrics}[phase]
+        declared = {TRAIN: self.train_metrics, EVALUATE: self.evaluate_metrics}.get(phase)
         try:
             if declared is not None:
                 has = tuple(declared)
@@ -114,14 +116,19 @@ def summed(content: Any, terms: SumTerms, phase: str, weighted_by: str) -> tuple
         arrays = without_wrapper(arrays_of(record), _arrays(terms))
         check_arrays({name: value.shape for name, value in arrays.items()}, terms)
         out = {f"{ARRAY}{name}": value for name, value in arrays.items()}
+    if phase.startswith(QUERY):
+        return packed(content, terms), 1.0, []
     wanted = _wanted_metrics(terms, weighted_by)
     if not wanted:
         return out, 1.0, []
     found = _only(content.metric_records, f"MetricRecord, with {', '.join(wanted)}")
-    numbers = {name: _number(found, name, phase) for name in wanted}
-    weight = numbers[weighted_by] if terms.weighted else 1.0
-    out |= {f"{METRIC}{name}": np.asarray(numbers[name]) for name in metrics_of(terms)}
-    return out, weight, sorted(set(found) - set(wanted))
+    numbers = {name: _numbers(found, name, phase, terms.shapes.get(f"{METRIC}{name}", ())) for name in wanted}
+    weight = float(numbers[weighted_by]) if terms.weighted else 1.0
+    out |= {f"{METRIC}{name}": numbers[name] for name in metrics_of(terms)}
+    others = sorted(set(found) - set(wanted))
+    if VALUES in terms.shapes:
+        return out | packed({"metrics": {name: found[name] for name in others}}, terms), weight, []
+    return out, weight, others
 
 
 def training_of(content: Any) -> int:
@@ -190,14 +197,22 @@ def _only(records: Mapping[str, Any], what: str) -> Any:
     return next(iter(records.values()))
 
 
-def _number(metrics: Mapping[str, Any], name: str, phase: str) -> float:
-    """Return a metric of the app's reply; raise `WrongStructure` where it is missing or no single number."""
+def _numbers(metrics: Mapping[str, Any], name: str, phase: str, shape: tuple[int, ...]) -> Array:
+    """Return a metric of the app's reply; raise `WrongStructure` where it is missing, or of another length."""
     if name not in metrics:
         raise WrongStructure(_lacks(name, phase), f" (it holds {sorted(metrics)})")
-    if not isinstance(value := metrics[name], int | float):
+    value = np.asarray(metrics[name], np.float64)
+    if value.shape == shape:
+        return value
+    found = f"a list of {len(value)}" if value.shape else f"of type {type(metrics[name]).__name__}"
+    if not shape:
         raise WrongStructure(
-            f"the metric {name!r} of @app.{phase} must be one number, and is a list; return its mean, or each entry "
-            f"under a name of its own, such as {name + '_0'!r}",
-            f" (it is of type {type(value).__name__})",
+            f"the metric {name!r} of @app.{phase} must be one number, and is a list; give SecureStrategy its length, "
+            f"{phase}_metrics={{{name!r}: 10}}, or leave {phase}_metrics out, which sums all numbers",
+            f" (it is {found})",
         )
-    return float(value)
+    raise WrongStructure(
+        f"the metric {name!r} of @app.{phase} must be a list of {shape[0]} numbers, as SecureStrategy's "
+        f"{phase}_metrics says",
+        f" (it is {found})",
+    )

@@ -28,10 +28,13 @@ from securefed._runtime.absence import moment
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, StorageError
 from securefed.flower._app_reply import AppReply, WrongStructure, metrics_of, summed, training_of
 from securefed.flower._grid import MARK, ORDER, from_record, to_record
+from securefed.flower._query_rows import asks_for_statistic, part_of, phase_of_query
+from securefed.flower._reply_numbers import VALUES, packed
 from securefed.flower._site import SitePolicy
 from securefed.flower._sum_messages import (
     CHECKED,
     CONTENT,
+    QUERY,
     TRAIN,
     SumRequest,
     base_of,
@@ -42,6 +45,7 @@ from securefed.flower._sum_messages import (
     party_content,
     phase_of,
     reply_content,
+    shapes_beside,
 )
 from securefed.parties._client import SumClient
 from securefed.parties._result import SumResult
@@ -73,7 +77,7 @@ def secure_mod(
     first: Message | SitePolicy | None = None, context: Context | None = None, call_next: App | None = None, /, *,
     reply: AppReply | None = None,
 ) -> Any:  # fmt: skip
-    """Let a ClientApp take part in the sums of a `SecureStrategy`.
+    """Let a ClientApp take part in the sums of a `SecureStrategy`, and of `SecureQueries`.
 
         app = ClientApp(mods=[secure_mod])                 # the site's rules: --node-config 'securefed="site.toml"'
         app = ClientApp(mods=[secure_mod(SitePolicy(...))])    # the rules stand in the app, which the site wrote
@@ -154,7 +158,7 @@ class _Turn:
         training: number of the training by DP-SGD that the app named, in the site's ledger.
         arrived: when the message arrived.
         request: the server's request.
-        phase: `train` or `evaluate`.
+        phase: `train`, `evaluate`, or a name for each query, whose terms differ.
     """
 
     site: SitePolicy
@@ -172,6 +176,8 @@ class _Turn:
     def __post_init__(self) -> None:
         self.request = SumRequest.take(self.message)
         self.phase = phase_of(self.message)
+        if self.phase == QUERY:
+            self.phase = phase_of_query(self.request.terms)
 
     def answer(self) -> Message:
         """Return the answer: this client's number where the server asks for it, or the reply of a stage."""
@@ -222,7 +228,8 @@ class _Turn:
                 self.declared.check(terms, self.phase, self.request.weighted_by)
             except ConfigError as error:
                 raise _TermsRefused(str(error)) from error
-        if not terms.base or CONTENT not in terms.shapes:  # clients that were sent different records could be summed
+        bound = terms.base and CONTENT in terms.shapes  # else clients that were sent different records could be summed
+        if not bound and not asks_for_statistic(terms, self.phase):  # whose part follows from terms and rows alone
             raise _TermsRefused("the terms do not bind updates to what the request holds; use SecureStrategy")
         standing = self.context.state.config_records.get(_STANDING + self.phase)
         if standing is not None and dict(standing) != self._standing(terms):
@@ -270,7 +277,7 @@ class _Turn:
             result, base = SumResult.from_bytes(self.request.data, terms), None
             if terms.differences:
                 digest = content_digest(self.message, self.request.weighted_by, self.request.run_config)
-                base = base_of(model_of(self.message, self.phase)[1], metrics_of(terms), digest)
+                base = base_of(model_of(self.message, self.phase)[1], shapes_beside(terms), digest)
             client.check(result, base=base)
         except (ConfigError, DataError) as error:
             raise _TermsRefused(f"the result is not checked: {error}") from error
@@ -306,18 +313,22 @@ class _Turn:
                 _LOG.exception("the app gave no update; this client sits out of the attempt")
                 raise DataError(f"the app gave no update: {error!r}") from error
 
-        base = base_of(model, metrics_of(terms), digest)
+        base = base_of(model, shapes_beside(terms), digest) if terms.base else None
         weight = (lambda: self.weight) if terms.weighted else None  # `update` sets the weight
         trained = (lambda: self.training) if self.site.dp_sgd else None  # likewise
         return client.receive(data, update, weight=weight, base=base, arrived=self.arrived, trained=trained)
 
     def _update(self, terms: SumTerms, digest: bytes) -> Mapping[str, Any]:
         """Call the app, and return the tensors of its reply that are summed, with the request's digest."""
+        if asks_for_statistic(terms, self.phase):
+            return part_of(terms, lambda: self.call_next(self.message, self.context))
         reply = self.call_next(self.message, self.context)
         if reply.has_error():
             raise DataError(f"the app replied with an error: {reply.error.reason}")
         given, self.weight, private = summed(reply.content, terms, self.phase, self.request.weighted_by)
         if private:
             _LOG.info("metrics that the terms do not sum stay here: %s", ", ".join(private))
-        self.training = training_of(reply.content) if self.site.dp_sgd else None
+        if self.site.dp_sgd:
+            self.training = training_of(reply.content)
+            given |= packed({}, terms) if VALUES in terms.shapes else {}  # no numbers beside the model
         return {CONTENT: digest_array(digest), **given}

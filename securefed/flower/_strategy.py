@@ -31,7 +31,7 @@ from securefed.flower._cohorts import check_most_nodes, samplings
 from securefed.flower._outcome import SecureRound
 from securefed.flower._sum_grid import SumGrid
 from securefed.flower._sum_messages import EVALUATE, TRAIN, config_digest
-from securefed.flower._wanted_terms import WantedTerms
+from securefed.flower._wanted_terms import Metrics, WantedTerms, metric_shapes
 from securefed.parties._terms_parts import weighs_alike
 
 _MAX_VOID: Final = 3
@@ -77,8 +77,11 @@ class SecureStrategy(Strategy):
         defense: how the sum is made: `secure_aggregation()`, or a chain that also clips and adds noise.
         run_config: the config of the run, `context.run_config` of the ServerApp. SuperNodes whose apps were given
             another one refuse, since a server that varies a learning rate there could single one of them out.
-        train_metrics: names of the metrics of `@app.train` that are summed, beside the weight; others stay with their
-            client. The weight is the strategy's `weighted_by_key`.
+        train_metrics: which metrics of `@app.train` are summed, beside the weight (the strategy's `weighted_by_key`).
+            By default all numbers in a reply, single ones and lists, up to 256; a number that is not finite at some
+            client, or beyond 2^20, comes back as NaN. Or names, `("train_loss",)`; lists by name with their lengths,
+            `{"train_loss": 0, "per_class": 10}`, 0 for a single number: others stay with their client, and one that
+            lacks one sits out.
         evaluate_metrics: the same for `@app.evaluate`; a strategy that evaluates at the clients needs at least one.
         clients: largest number of SuperNodes in the run; by default those that are connected when it begins.
         bounds: largest absolute entry of one client's updated model, one number or by name (default 2^20).
@@ -122,8 +125,8 @@ class SecureStrategy(Strategy):
         defense: Link,
         run_config: Mapping[str, str | float] | None = None,
         *,
-        train_metrics: Iterable[str] = (),
-        evaluate_metrics: Iterable[str] = (),
+        train_metrics: Metrics = None,
+        evaluate_metrics: Metrics = None,
         clients: int | None = None,
         bounds: float | Mapping[str, float] | None = None,
         largest_weight: float | None = None,
@@ -145,7 +148,11 @@ class SecureStrategy(Strategy):
                 "has no place for one; use secure_aggregation(), or serve and client_app with a key holder"
             )
         self.strategy = strategy
-        metrics = {TRAIN: _names(train_metrics), EVALUATE: _names(evaluate_metrics)}
+        alike = weighs_alike(as_defense(defense))
+        metrics = {
+            TRAIN: metric_shapes("train_metrics", train_metrics, alike=alike),
+            EVALUATE: metric_shapes("evaluate_metrics", evaluate_metrics, alike=alike),
+        }
         if not isinstance(run_config, Mapping | None):
             raise ConfigError(f"run_config takes context.run_config, a mapping; got {type(run_config).__name__}")
         self._wanted = WantedTerms(

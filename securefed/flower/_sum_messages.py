@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,16 +29,19 @@ from securefed._messages import PROTOCOL_VERSION, SERVER, check_version
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError, MalformedError
 from securefed.flower._grid import ORDER, from_record, to_record
+from securefed.flower._reply_numbers import PREFIX, STRUCTURE, VALUES, unpacked, zeros
 from securefed.parties._result import SumResult
+from securefed.parties._terms import SumTerms
 
-TRAIN, EVALUATE = "train", "evaluate"
-"""The phases of a round."""
+TRAIN, EVALUATE, QUERY = "train", "evaluate", "query"
+"""The phases of a round, and what stands outside rounds."""
 ARRAY, METRIC, CONTENT = "arrays/", "metrics/", "content"
 """Names in the terms: the prefix of the model's arrays, that of metrics, and the digest of the request's records."""
 CHECKED: Final = b"checked"
 """Answer of a client to a result that it checked, and found to follow from the sum of the contributions."""
 DIGEST_ENTRY: Final = 256.0
 """Bound of an entry of the digest, which is a byte."""
+_LOG = logging.getLogger("securefed.flower")
 _FACTS: Final = "securefed.request"
 _TERMS: Final = "securefed.terms"
 _DATA: Final = "securefed.message"
@@ -177,14 +181,16 @@ def party_named(content: RecordDict, node: int) -> int | None:
 
 
 def phase_of(message: Message) -> str:
-    """Return the phase that a message belongs to: `train` or `evaluate`.
+    """Return the phase that a message belongs to: `train`, `evaluate` or `query`.
 
     Raises:
         ConfigError: another one.
     """
     phase: str = message.metadata.message_type.partition(".")[0]
-    if phase not in (TRAIN, EVALUATE):
-        raise ConfigError(f"a message of type {message.metadata.message_type!r}; only train and evaluate are summed")
+    if phase not in (TRAIN, EVALUATE, QUERY):
+        raise ConfigError(
+            f"a message of type {message.metadata.message_type!r}; only train, evaluate and query are summed"
+        )
     return phase
 
 
@@ -238,13 +244,13 @@ def common_digest(messages: Sequence[Message], weighted_by: str, run_config: str
 
 
 def model_of(message: Message, phase: str) -> tuple[str, dict[str, Array]]:
-    """Return the name of the record that holds the model, and its arrays; no arrays in an evaluation.
+    """Return the name of the record that holds the model, and its arrays; no arrays outside training.
 
     Raises:
         ConfigError: a training message that does not hold exactly one record of arrays.
         DataError: an array of it cannot be read.
     """
-    if phase == EVALUATE:
+    if phase != TRAIN:
         return "", {}
     records = list(message.content.array_records.items())
     if len(records) != 1:
@@ -279,11 +285,22 @@ def _wrong(name: str, why: str) -> str:
     )
 
 
-def base_of(model: Mapping[str, Array], metrics: Sequence[str], digest: bytes) -> dict[str, Array]:
-    """Return the base of a round: the model, zeros for the metrics, and the digest of the request's records."""
+def base_of(model: Mapping[str, Array], beside: Mapping[str, tuple[int, ...]], digest: bytes) -> dict[str, Array]:
+    """Return the base of a round: the model, zeros for the numbers beside it, and the digest of the request's records.
+
+    Args:
+        model: the model's arrays.
+        beside: shapes of the other tensors that are summed, by their names in the terms (`shapes_beside`).
+        digest: the digest.
+    """
     base: dict[str, Array] = {f"{ARRAY}{name}": value for name, value in model.items()}
-    base |= {f"{METRIC}{name}": np.zeros(()) for name in metrics}
+    base |= {name: zeros(name, shape) for name, shape in beside.items()}
     return base | {CONTENT: digest_array(digest)}
+
+
+def shapes_beside(terms: SumTerms) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that terms sum beside the model and the digest, by name."""
+    return {name: shape for name, shape in terms.shapes.items() if name.startswith((METRIC, PREFIX))}
 
 
 def digest_array(digest: bytes) -> Array:
@@ -307,6 +324,20 @@ def mean_reply(
     if phase_of(message) == TRAIN:
         mean = result.like({name: value for name, value in base.items() if name.startswith(ARRAY)})
         content[record] = ArrayRecord({n.removeprefix(ARRAY): FlowerArray(np.asarray(v)) for n, v in mean.items()})
-    metrics = {n.removeprefix(METRIC): float(v) for n, v in result.mean.items() if n.startswith(METRIC)}
+    metrics = {n.removeprefix(METRIC): v.tolist() for n, v in result.mean.items() if n.startswith(METRIC)}
+    if VALUES in result.mean:
+        metrics |= _all_metrics(result)
     content["metrics"] = MetricRecord({**metrics, weighted_by: float(result.weight)})
     return Message(content, reply_to=message)
+
+
+def _all_metrics(result: SumResult) -> dict[str, Any]:
+    """Return the means of all metrics that the replies hold; none where these differ from client to client."""
+    found = unpacked(result.mean, result.mean[STRUCTURE], exact=lambda _: False)
+    if found is None:
+        _LOG.warning(
+            "the replies of the SuperNodes hold different metrics, or more than are summed, and none of them is "
+            "returned; name those that are to be summed: train_metrics=(...), evaluate_metrics=(...) of SecureStrategy"
+        )
+        return {}
+    return {name: value for record in found.values() for name, value in record.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +13,34 @@ from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError
 from securefed.flower._cohorts import Sampling
-from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, TRAIN, base_of
+from securefed.flower._reply_numbers import LARGEST, bounds_of, shapes_of
+from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, METRIC, TRAIN, base_of
 from securefed.parties._terms import SumTerms
 from securefed.parties._terms_parts import weighs_alike
+
+Metrics = Iterable[str] | Mapping[str, int] | None
+"""Names of single numbers; lists by name with their lengths, 0 for a single number; or `None` for all."""
+
+
+def metric_shapes(name: str, given: Metrics, *, alike: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that carry metrics, by their names in the terms.
+
+    Args:
+        name: the argument's name, for errors.
+        given: its value.
+        alike: whether no metrics can travel beside an update.
+
+    Raises:
+        ConfigError: one text, whose letters would be taken for names, or a length that is none.
+    """
+    if given is None:
+        return {} if alike else shapes_of()
+    if isinstance(given, str):
+        raise ConfigError(f"{name} takes a tuple of names, such as ({given!r},); got the text {given!r}")
+    lengths = given if isinstance(given, Mapping) else dict.fromkeys(given, 0)
+    for metric, length in lengths.items():
+        check_integer(f"the length of {metric!r} in {name}", length, 0)
+    return {f"{METRIC}{metric}": (length,) if length else () for metric, length in lengths.items()}
 
 
 @dataclass(frozen=True)
@@ -23,7 +48,7 @@ class WantedTerms:
     """The arguments of `SecureStrategy`, as read.
 
     Attributes:
-        metrics: by phase, names of the metrics that are summed. They are further tensors of the update, so that the
+        metrics: by phase, shapes of the tensors that carry metrics. They are further tensors of the update, so that the
             reply holds their means, weighted as those of the model's arrays are.
         weighted_by: name of the metric that weights updates.
         run_config: digest of the run's config (`config_digest`), to which sums are bound.
@@ -31,7 +56,7 @@ class WantedTerms:
     """
 
     defense: Link
-    metrics: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, Mapping[str, tuple[int, ...]]]
     clients: int | None
     bounds: float | Mapping[str, float] | None
     largest_weight: float | None
@@ -94,7 +119,7 @@ class WantedTerms:
             connected: number of SuperNodes that are connected.
         """
         # by summed tensor its largest entry: of the messages' digest, and of arrays for which the caller gave one
-        bounds: dict[str, float] = {CONTENT: DIGEST_ENTRY}
+        bounds: dict[str, float] = {CONTENT: DIGEST_ENTRY, **dict.fromkeys(self.metrics[phase], LARGEST), **bounds_of()}
         if isinstance(self.bounds, Mapping):
             bounds |= {f"{ARRAY}{name}": bound for name, bound in self.bounds.items() if phase == TRAIN}
         elif self.bounds is not None:
@@ -107,4 +132,6 @@ class WantedTerms:
             largest_weight=self.largest_weight, local=local, rounds=self.rounds, epsilon=self.epsilon, ring=self.ring,
             max_void=self.max_void,
         )  # fmt: skip
-        return replace(terms, answer_after=self.answer_after)
+        beside = self.metrics[phase]  # few numbers, which are not worth a coarser sum
+        tensors = tuple(replace(t, ring=64) if t.name in beside else t for t in terms.tensors)
+        return replace(terms, tensors=tensors, answer_after=self.answer_after)

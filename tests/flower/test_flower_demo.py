@@ -64,7 +64,7 @@ def test_the_secured_app_learns_what_the_plain_one_does(tmp_path: Path) -> None:
 def test_four_lines_differ_and_the_page_shows_them() -> None:
     lines = [line.strip() for line in changed_lines()]
     assert len(lines) == 4
-    [shown] = re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL)
+    shown, _ = re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL)
     assert [line[1:] for line in shown.splitlines() if line.startswith("+")] == lines
     plain = (HERE / "plain" / "app.py").read_text().splitlines()
     assert [line[1:] for line in shown.splitlines() if line.startswith("-")] == [

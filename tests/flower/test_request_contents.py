@@ -15,7 +15,7 @@ from securefed import Message as Inner
 from securefed._runtime.exchange_context import tensors_digest
 from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.flower import secure_mod
-from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
+from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of, shapes_beside
 from securefed.parties import SumTerms
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._node import base_array
@@ -96,7 +96,7 @@ def bind(message: Message) -> None:
     given = arrived(message)
     request = SumRequest.take(given)
     terms, digest = SumTerms.from_bytes(request.terms), content_digest(given, request.weighted_by, request.run_config)
-    base = base_of(model_of(given, "train")[1], ["train_loss"], digest)
+    base = base_of(model_of(given, "train")[1], shapes_beside(terms), digest)
     asked = Inner.decode(unwrap(terms.digest, request.data, SERVER))
     named = base_array(tensors_digest(read_update(base, terms.shapes, "the base")))
     asked = replace(asked, body={**asked.body, "broadcast/base": named})

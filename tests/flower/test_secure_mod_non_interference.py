@@ -42,6 +42,7 @@ from securefed.flower._sum_messages import (
     config_digest,
     content_digest,
     reply_data,
+    shapes_beside,
 )
 from securefed.parties import SumClient, SumTerms
 from securefed.parties._envelope import unwrap, wrap
@@ -86,7 +87,7 @@ def flower_message(content: RecordDict, kind: str = "train") -> FlowerMessage:
 @cache
 def sum_terms(name: str) -> SumTerms:
     """Terms as `SecureStrategy` makes them."""
-    metrics = [] if name == "noise" else ["loss"]
+    metrics = {} if name == "noise" else {f"{METRIC}loss": ()}
     base = base_of(model(0.0), metrics, bytes(32))
     bounds = {key: 1.0 for key in base if key != CONTENT} | {CONTENT: DIGEST_ENTRY}
     weight = None if name == "noise" else 2**20
@@ -96,8 +97,7 @@ def sum_terms(name: str) -> SumTerms:
 def bound_to(terms: SumTerms, content: RecordDict) -> np.ndarray:
     """The digest that an honest server broadcasts when it sends this content."""
     arrays = {name: np.asarray(value.numpy()) for name, value in content["arrays"].items()}
-    metrics = [name.removeprefix(METRIC) for name in terms.shapes if name.startswith(METRIC)]
-    base = base_of(arrays, metrics, content_digest(flower_message(content), WEIGHT, CONFIG))
+    base = base_of(arrays, shapes_beside(terms), content_digest(flower_message(content), WEIGHT, CONFIG))
     return base_array(tensors_digest(read_update(base, terms.shapes, "the base")))
 
 

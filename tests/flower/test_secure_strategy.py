@@ -176,7 +176,7 @@ def test_a_wrapper_that_discards_rounds_by_the_number_of_replies_is_refused() ->
     ("inner", "settings", "words"),
     [
         (FedAvg(), {"evaluate_metrics": ()}, "no metric is named"),
-        (FedAvg(), {"evaluate_metrics": "eval_loss"}, "tuple of names"),
+        (FedAvg(), {"evaluate_metrics": "eval_loss"}, "evaluate_metrics takes a tuple of names"),
         (FedAvg(), {"defense": chain(clip(1.0), skellam(1.0), secure_aggregation())}, "evaluate at the server"),
         (FedAvg, {}, "takes a strategy"),
     ],

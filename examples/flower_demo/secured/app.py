@@ -85,7 +85,7 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"accuracy": log[-1]["accuracy"]})
 
     strategy = FedAvg(fraction_evaluate=float(config["fraction-evaluate"]))
-    strategy = SecureStrategy(strategy, secure_aggregation(), config, evaluate_metrics=SCORES, largest_weight=600)
+    strategy = SecureStrategy(strategy, secure_aggregation(), config, largest_weight=600)
     arrays = ArrayRecord(network().state_dict())
     sites, rounds = int(config["sites"]), int(config["rounds"])
     while len(list(grid.get_node_ids())) < sites:
