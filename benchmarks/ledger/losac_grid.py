@@ -1,0 +1,113 @@
+"""LoSAC, Table 2 in full: rounds to 85 %, training loss and accuracy of both methods, T = 2, 4, 6 and M = 2, 3, 5."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from benchmarks.ledger.ledger import Context, Findings, Line, at_night
+from benchmarks.ledger.losac_runs import LABEL_SORTED, PAPER, Climb, losac, one_thread, run, scaffold
+from benchmarks.ledger.losac_tables import CLIENTS, COHORT, ESR, HAR, JUDGED, MNIST, RATE, Table
+from securefed._tensors import Tensors
+from securefed.datasets._base import Dataset
+from securefed.datasets.partition import by_label
+from securefed.problems._dense import DenseNetwork
+
+STEPS = (2, 4, 6)
+Figures = tuple[float, float, float]
+"""Rounds to 85 %, loss, and accuracy in percent after 500 rounds."""
+PRINTED: dict[tuple[str, str, int], tuple[Figures, Figures, Figures]] = {
+    # by set, method and M, for each T
+    ("MNIST", "SCAFFOLD", 2): ((64, 0.1853, 94.37), (47, 0.1268, 96.00), (39, 0.1051, 96.41)),
+    ("MNIST", "SCAFFOLD", 3): ((63, 0.1958, 94.08), (39, 0.1392, 95.44), (37, 0.1109, 95.94)),
+    ("MNIST", "SCAFFOLD", 5): ((57, 0.1847, 94.38), (44, 0.1253, 96.03), (43, 0.1061, 96.40)),
+    ("MNIST", "LoSAC", 2): ((56, 0.1310, 95.91), (38, 0.0840, 96.83), (30, 0.0703, 96.97)),
+    ("MNIST", "LoSAC", 3): ((46, 0.1162, 95.96), (32, 0.0632, 96.99), (34, 0.0438, 97.36)),
+    ("MNIST", "LoSAC", 5): ((44, 0.0887, 96.45), (34, 0.0501, 97.26), (26, 0.0339, 97.53)),
+    ("HAR", "SCAFFOLD", 2): ((177, 0.2244, 90.19), (175, 0.1558, 92.87), (170, 0.1479, 92.53)),
+    ("HAR", "SCAFFOLD", 3): ((158, 0.2093, 91.45), (161, 0.1421, 92.74), (166, 0.1334, 92.40)),
+    ("HAR", "SCAFFOLD", 5): ((137, 0.2178, 91.08), (156, 0.1518, 93.65), (122, 0.1373, 91.92)),
+    ("HAR", "LoSAC", 2): ((102, 0.1611, 92.06), (47, 0.1253, 94.10), (61, 0.1176, 93.76)),
+    ("HAR", "LoSAC", 3): ((74, 0.1185, 93.52), (44, 0.1014, 93.82), (35, 0.1035, 92.77)),
+    ("HAR", "LoSAC", 5): ((89, 0.1076, 93.52), (55, 0.0902, 94.77), (43, 0.0921, 94.33)),
+    ("ESR", "SCAFFOLD", 2): ((1952, 0.4213, 79.66), (956, 0.3765, 82.75), (617, 0.3480, 83.79)),
+    ("ESR", "SCAFFOLD", 3): ((1972, 0.4208, 79.75), (944, 0.3767, 82.49), (619, 0.3470, 84.05)),
+    ("ESR", "SCAFFOLD", 5): ((1941, 0.4212, 79.79), (969, 0.3765, 82.62), (621, 0.3485, 84.07)),
+    ("ESR", "LoSAC", 2): ((1020, 0.3807, 82.40), (498, 0.3304, 85.02), (328, 0.2952, 87.37)),
+    ("ESR", "LoSAC", 3): ((696, 0.3561, 83.13), (341, 0.2931, 87.30), (243, 0.2503, 89.28)),
+    ("ESR", "LoSAC", 5): ((445, 0.3197, 85.54), (206, 0.2367, 90.05), (180, 0.1967, 91.54)),
+}
+WITHIN, POINTS = 0.25, 1.0
+"""How far from printed rounds and losses still counts, as a share of them, and from a printed accuracy, in points."""
+
+
+@dataclass
+class Look(Climb):
+    """Accuracy on the way up, and the mean training loss after `JUDGED` rounds, or after the last one.
+
+    Attributes:
+        train: the rows of all clients.
+        last: round after which the loss is taken.
+    """
+
+    train: Dataset = field(kw_only=True)
+    last: int = field(kw_only=True)
+    loss: float = field(init=False, default=0.0)
+
+    def __call__(self, number: int, model: Tensors) -> bool:
+        """Look at a model; return whether to look at the next one as well."""
+        if number == self.last:
+            self.loss = float(self.problem.loss(model, self.train.x, self.problem.targets(self.train)))
+        return super().__call__(number, model)
+
+
+def cell(table: Table, method: str, steps: int, blocks: int, seed: int, rounds: int) -> Look:
+    """Run a cell of Table 2."""
+    data, test = table.data(seed)
+    problem, clients = DenseNetwork(hidden=(200, 200), start=table.start), by_label(data, CLIENTS)
+    if method == "SCAFFOLD":
+        made = scaffold(problem, clients, rate=RATE, steps=steps, blocks=blocks)
+    else:
+        made = losac(problem, rate=RATE, steps=steps, blocks=blocks, printed=True)
+    look = Look(problem, test, train=data, last=min(JUDGED, rounds))
+    run(made, clients, look, rounds=rounds, every=table.every, seed=seed, cohort=COHORT)
+    return look
+
+
+def part(table: Table, blocks: int, context: Context) -> Findings:
+    """Return the eighteen figures of one set and one M; one seed."""
+    one_thread()
+    name = table.where.rpartition(" ")[2]
+    lines: list[Line] = []
+    for method in ("SCAFFOLD", "LoSAC"):
+        for steps, (rounds, loss, accuracy) in zip(STEPS, PRINTED[name, method, blocks], strict=True):
+            limit = 10 if context.quick else max(JUDGED, -int(-1.3 * rounds // 10) * 10)
+            look = cell(table, method, steps, blocks, context.seeds[0], limit)
+            context.progress(f"{name}, {method}, T = {steps}, M = {blocks}: 85 % at round {look.reached}")
+            setting = (
+                f"2NN, {table.start} start; {table.prepared}; N, S = {CLIENTS}, {COHORT}, {LABEL_SORTED}; T = {steps}, "
+                f"M = {blocks}, eta = {RATE:g} on sums over rows (n_i * block gradient), as printed; one seed"
+            )
+            about, judged = f"{method}, T = {steps}, M = {blocks}", min(JUDGED, limit)
+            reached = float(look.reached or limit)
+            for quantity, printed, value, slack, unit in (
+                (f"rounds to 85 % ({limit} at most), {about}", rounds, reached, WITHIN * rounds, ""),
+                (f"training loss after {judged} rounds, {about}", loss, look.loss, WITHIN * loss, ""),
+                (f"accuracy after {judged} rounds, {about}", accuracy, look.at(judged), POINTS, "%"),
+            ):
+                near = (round(printed - slack, 4), round(printed + slack, 4))
+                lines.append(Line(table.where, quantity, setting, printed, (value,), near, False, unit, table.why))
+    return Findings(tuple(lines))
+
+
+EXPERIMENTS = (
+    at_night("losac/all-mnist-m2", PAPER, "Table 2, MNIST, M = 2: T = 2, 4, 6", partial(part, MNIST, 2), 27.0),
+    at_night("losac/all-mnist-m3", PAPER, "Table 2, MNIST, M = 3: T = 2, 4, 6", partial(part, MNIST, 3), 27.0),
+    at_night("losac/all-mnist-m5", PAPER, "Table 2, MNIST, M = 5: T = 2, 4, 6", partial(part, MNIST, 5), 27.0),
+    at_night("losac/all-har-m2", PAPER, "Table 2, HAR, M = 2: T = 2, 4, 6", partial(part, HAR, 2), 5.0),
+    at_night("losac/all-har-m3", PAPER, "Table 2, HAR, M = 3: T = 2, 4, 6", partial(part, HAR, 3), 5.0),
+    at_night("losac/all-har-m5", PAPER, "Table 2, HAR, M = 5: T = 2, 4, 6", partial(part, HAR, 5), 5.0),
+    at_night("losac/all-esr-m2", PAPER, "Table 2, ESR, M = 2: T = 2, 4, 6", partial(part, ESR, 2), 14.0),
+    at_night("losac/all-esr-m3", PAPER, "Table 2, ESR, M = 3: T = 2, 4, 6", partial(part, ESR, 3), 14.0),
+    at_night("losac/all-esr-m5", PAPER, "Table 2, ESR, M = 5: T = 2, 4, 6", partial(part, ESR, 5), 14.0),
+)
