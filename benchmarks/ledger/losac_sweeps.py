@@ -152,12 +152,19 @@ ON_ESR = Setting(ESR, RATE, 200)
 CLIENTS_MNIST = Sweep("Fig. 3, MNIST", ON_MNIST, "S", claims(5, 20, momentum=True))
 STEPS_MNIST = Sweep("Fig. 4, MNIST", ON_MNIST, "T", claims(2, 8, momentum=False))
 CLIENTS_HAR = Sweep("Fig. 5, HAR", ON_HAR, "S", sorted_claims(5, 20))
+STEPS_HAR = Sweep(
+    "Fig. 5, HAR",
+    ON_HAR,
+    "T",
+    (*sorted_claims(2, 8), ("'even exhibits better performances'", ("LoSAC", 2, True), ("SCAFFOLD", 8, True))),
+)
 STEPS_ESR = Sweep("Fig. 5, ESR", ON_ESR, "T", sorted_claims(2, 8))
 CLIENTS_ESR = Sweep("Fig. 5, ESR", ON_ESR, "S", sorted_claims(5, 20))
 EXPERIMENTS = (
     at_night("losac/fig2-shares", PAPER, "Fig. 2: losses, and shares between", partial(shares, ON_MNIST), 6.0),
     at_night("losac/fig3-mnist", PAPER, "Fig. 3: clients a round, MNIST", CLIENTS_MNIST.run, 4.0),
     at_night("losac/fig4-mnist", PAPER, "Fig. 4: local steps, MNIST", STEPS_MNIST.run, 4.0),
+    at_night("losac/fig5-steps-har", PAPER, "Fig. 5: local steps, UCI HAR", STEPS_HAR.run, 2.0),
     at_night("losac/fig5-clients-har", PAPER, "Fig. 5: clients a round, UCI HAR", CLIENTS_HAR.run, 2.0),
     at_night("losac/fig5-steps-esr", PAPER, "Fig. 5: local steps, ESR", STEPS_ESR.run, 2.0),
     at_night("losac/fig5-clients-esr", PAPER, "Fig. 5: clients a round, ESR", CLIENTS_ESR.run, 2.0),

@@ -73,8 +73,8 @@ def test_a_night_measures_the_long_experiments_and_missing_seeds_and_renews_noth
     quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = {
-        "losac/all-har-m2": "not run yet",
-        "losac/all-har-m3": staleness.OLD,
+        "losac/all-har": "not run yet",
+        "losac/all-esr": staleness.OLD,
         "ppgl/fig6": staleness.OLD,
         "ppgl/fig5": "1 of 3 seeds",
         "losac/fig2": "not run yet",
@@ -85,7 +85,7 @@ def test_a_night_measures_the_long_experiments_and_missing_seeds_and_renews_noth
         figures, "measure", lambda chosen, *_, **__: ran.extend(each.experiment.name for each in chosen)
     )
     (part,) = figures.run(quick=quick, seed=0)
-    assert set(ran) == (set() if quick else {"losac/all-har-m2", "losac/all-har-m3", "ppgl/fig5"})
+    assert set(ran) == (set() if quick else {"losac/all-har", "losac/all-esr", "ppgl/fig5"})
     assert not part.passed
     assert "ppgl/fig6" in part.notes[0]
 

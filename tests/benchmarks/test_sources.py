@@ -76,7 +76,6 @@ CHANGES = {
         "1 / (distance +",
         "2 / (distance +",
         {
-            "ppgl/readings",
             "ppgl/coil20",
             "ppgl/abide",
             "ppgl/table1",
@@ -102,8 +101,7 @@ CHANGES = {
         'arrays["y"][rows]',
         'arrays["y"][~rows]',
         {
-            *("losac/table2-har", "losac/table2-har-cells", "losac/fig5-har", "losac/fig6", "losac/fig5-clients-har"),
-            *("losac/all-har-m2", "losac/all-har-m3", "losac/all-har-m5"),
+            *("losac/table2-har", "losac/fig5-steps-har", "losac/fig6", "losac/fig5-clients-har", "losac/all-har"),
         },
     ),
     "the split of a data set": (
@@ -115,7 +113,7 @@ CHANGES = {
             *("flame/fig4-lambda", "flame/fig5-epochs", "flame/fig6-rho", "flame/fig7-selection", "flame/mlp"),
             *("flame/cnn", "flame/mlr", "flame/mlr-fedavg", "flame/mlr-pfedme", "flame/mlr-fedadmm", "flame/anchors"),
             *("flame/mlr-100", "flame/fig3-loss-mlr", "faps/time", "losac/fig2-shares", "losac/fig3-mnist"),
-            *("losac/fig4-mnist", "losac/all-mnist-m2", "losac/all-mnist-m3", "losac/all-mnist-m5"),
+            *("losac/fig4-mnist", "losac/all-mnist"),
         },
     ),
     "a draw of synthetic rows": (
