@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.ledger.ledger import Context, Findings, Line, at_night
-from benchmarks.ledger.losac_runs import LABEL_SORTED, PAPER, Climb, losac, one_thread, run, scaffold
-from benchmarks.ledger.losac_tables import CLIENTS, COHORT, ESR, HAR, JUDGED, MNIST, RATE, Table
-from securefed._tensors import Tensors
-from securefed.datasets._base import Dataset
-from securefed.datasets.partition import by_label
-from securefed.problems._dense import DenseNetwork
+from benchmarks.ledger.losac_runs import LABEL_SORTED, PAPER, one_thread
+from benchmarks.ledger.losac_tables import CLIENTS, COHORT, ESR, HAR, JUDGED, MNIST, RATE, Table, climb
 
 STEPS = (2, 4, 6)
 Figures = tuple[float, float, float]
@@ -41,39 +36,6 @@ WITHIN, POINTS = 0.25, 1.0
 """How far from printed rounds and losses still counts, as a share of them, and from a printed accuracy, in points."""
 
 
-@dataclass
-class Look(Climb):
-    """Accuracy on the way up, and the mean training loss after `JUDGED` rounds, or after the last one.
-
-    Attributes:
-        train: the rows of all clients.
-        last: round after which the loss is taken.
-    """
-
-    train: Dataset = field(kw_only=True)
-    last: int = field(kw_only=True)
-    loss: float = field(init=False, default=0.0)
-
-    def __call__(self, number: int, model: Tensors) -> bool:
-        """Look at a model; return whether to look at the next one as well."""
-        if number == self.last:
-            self.loss = float(self.problem.loss(model, self.train.x, self.problem.targets(self.train)))
-        return super().__call__(number, model)
-
-
-def cell(table: Table, method: str, steps: int, blocks: int, seed: int, rounds: int) -> Look:
-    """Run a cell of Table 2."""
-    data, test = table.data(seed)
-    problem, clients = DenseNetwork(hidden=(200, 200), start=table.start), by_label(data, CLIENTS)
-    if method == "SCAFFOLD":
-        made = scaffold(problem, clients, rate=RATE, steps=steps, blocks=blocks)
-    else:
-        made = losac(problem, rate=RATE, steps=steps, blocks=blocks, printed=True)
-    look = Look(problem, test, train=data, last=min(JUDGED, rounds))
-    run(made, clients, look, rounds=rounds, every=table.every, seed=seed, cohort=COHORT)
-    return look
-
-
 def grid(table: Table, context: Context) -> Findings:
     """Return the 54 figures of one set, and the paper's claims on M and T; one seed."""
     one_thread()
@@ -83,9 +45,10 @@ def grid(table: Table, context: Context) -> Findings:
     for (_, method, blocks), printed in ((key, row) for key, row in PRINTED.items() if key[0] == name):
         for steps, (rounds, loss, accuracy) in list(zip(STEPS, printed, strict=True))[: 1 if context.quick else None]:
             limit = 10 if context.quick else max(JUDGED, -int(-1.3 * rounds // 10) * 10)
-            look = cell(table, method, steps, blocks, context.seeds[0], limit)
+            last = min(JUDGED, limit)
+            look = climb(table, method, context.seeds[0], limit, steps=steps, blocks=blocks, last=last)
             context.progress(f"{name}, {method}, T = {steps}, M = {blocks}: 85 % at round {look.reached}")
-            about, judged = f"{method}, T = {steps}, M = {blocks}", min(JUDGED, limit)
+            about, judged = f"{method}, T = {steps}, M = {blocks}", last
             reached[method, steps, blocks] = float(look.reached or limit)
             for quantity, value, ours, slack, unit in (
                 (f"rounds to 85 % ({limit} at most), {about}", rounds, reached[method, steps, blocks], None, ""),

@@ -11,8 +11,7 @@ import numpy as np
 from benchmarks.ledger.ledger import Context, Curve, Findings, Line, at_night
 from benchmarks.ledger.losac_figures import CONTENDERS, contender
 from benchmarks.ledger.losac_figures import RATE as MNIST_RATE
-from benchmarks.ledger.losac_grid import Look
-from benchmarks.ledger.losac_runs import PAPER, one_thread, run
+from benchmarks.ledger.losac_runs import PAPER, Climb, one_thread, run
 from benchmarks.ledger.losac_tables import CLIENTS, ESR, HAR, MNIST, RATE, Table
 from securefed.algorithms._optimization import MimeSVRG
 from securefed.datasets._base import Dataset
@@ -34,13 +33,13 @@ class Setting:
     rate: float
     rounds: int
 
-    def look(self, name: str, clients: Sequence[Dataset], seed: int, *, rounds: int, cohort: int, steps: int) -> Look:
+    def look(self, name: str, clients: Sequence[Dataset], seed: int, *, rounds: int, cohort: int, steps: int) -> Climb:
         """Run a method and return its last accuracy and training loss."""
         data, test = self.table.data(seed)
         problem = DenseNetwork(hidden=(200, 200), start=self.table.start)
         method = contender(name, problem, clients, rate=self.rate, steps=steps)
         exchanges = 2 * rounds if isinstance(method, MimeSVRG) else rounds
-        look = Look(problem, test, near=101.0, train=data, last=exchanges)
+        look = Climb(problem, test, near=101.0, train=data, last=exchanges)
         run(method, clients, look, rounds=exchanges, every=max(1, exchanges // 5), seed=seed, cohort=cohort)
         return look
 
@@ -92,7 +91,7 @@ class Sweep:
         one_thread()
         rounds, seed = (3 if context.quick else self.setting.rounds), context.seeds[0]
         data, _ = self.setting.table.data(seed)
-        looks: dict[Case, Look] = {}
+        looks: dict[Case, Climb] = {}
         for case in dict.fromkeys(case for _, *cases in self.claims for case in cases):
             name, value, ordered = case
             clients = by_label(data, CLIENTS) if ordered else iid(data, CLIENTS, np.random.default_rng(seed))

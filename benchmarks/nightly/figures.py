@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import time
 
+from rich.console import Console
+
 from benchmarks.ledger import records, staleness
 from benchmarks.ledger.__main__ import SEEDS
 from benchmarks.ledger.catalogue import Catalogue, Entry, discover
-from benchmarks.ledger.records import Record
+from benchmarks.ledger.display import Display
 from benchmarks.ledger.runner import run as measure
 from benchmarks.nightly.parts import Part
-
-
-class Quiet:
-    """A watcher that prints the end of each experiment."""
-
-    def skipped(self, done: Record) -> None:
-        """Say nothing."""
-
-    def started(self, name: str) -> None:
-        """Say nothing."""
-
-    def said(self, name: str, text: str) -> None:
-        """Say nothing."""
-
-    def ended(self, done: Record, trace: str) -> None:
-        """Print name and duration, and the traceback of a failure."""
-        print(f"        {done.name}: {done.failure or 'measured'} ({done.seconds:.0f} s)\n{trace}", end="", flush=True)
 
 
 def run(quick: bool, seed: int) -> list[Part]:
@@ -44,7 +29,9 @@ def run(quick: bool, seed: int) -> list[Part]:
     began = time.monotonic()
     catalogue = discover()
     if not quick:
-        measure(left_to_a_night(catalogue), Quiet(), quick=False, seeds=SEEDS, folder=records.FULL)
+        chosen = left_to_a_night(catalogue)
+        with Display(Console(soft_wrap=True), len(chosen)) as display:
+            measure(chosen, display, quick=False, seeds=SEEDS, folder=records.FULL)
     reasons = staleness.owed(catalogue)
     notes = (staleness.sentence(reasons),) if reasons else ()
     figures = f"{len(reasons)} experiments without a result of this code"
