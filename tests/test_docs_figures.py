@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from benchmarks.ledger import page, records
 from benchmarks.ledger.catalogue import discover
 from benchmarks.ledger.definitions import Sources
+from benchmarks.ledger.paper_figures import CAPTIONS, FILE, MEASURED, OUTCOMES, OUTSIDE, PARTS, Part
 from benchmarks.ledger.sources import digest
 from docs.generators import figure_counts
-from docs.generators.paper_figures import CAPTIONS, MEASURED, OPEN, OUTSIDE, PARTS, UNAVAILABLE, Part
+from securefed.errors import ConfigError
 
 DOCS = Path(__file__).parents[1] / "docs"
 PRINTED = {"faps": (4, 4), "fedpca": (11, 1), "flame": (7, 3), "ppgl": (8, 5), "losac": (7, 2)}
@@ -43,28 +45,74 @@ def test_the_captions_are_all_of_a_paper(paper: str) -> None:
 @pytest.mark.parametrize("paper", PRINTED)
 def test_every_panel_of_every_figure_is_in_a_part(paper: str) -> None:
     covered: dict[str, set[str]] = {}
-    for part in PARTS[paper]:
+    for part in filter(lambda part: part.printed, PARTS[paper]):
         place, letters = panels(part)
         assert set(letters) <= set(CAPTIONS[paper][place][0])
         covered.setdefault(place, set()).update(letters)
     assert covered == {place: set(letters) for place, (letters, _) in CAPTIONS[paper].items()}
 
 
+def fresh(paper: str, part: Part) -> list[str]:
+    """The results of a part's experiments that the code has not outrun, and which so have all lines of today."""
+    old = figure_counts.older(paper)
+    names = [result.name for result in figure_counts.results(paper) if result.name not in old]
+    return [name for name in names if fnmatch.fnmatch(name, part.experiments)]
+
+
 @pytest.mark.parametrize(("paper", "part"), EACH)
 def test_a_part_is_measured_by_an_experiment_or_says_why_not(paper: str, part: Part) -> None:
-    assert part.otherwise in (UNAVAILABLE, OUTSIDE, OPEN)
-    if part.experiments:
+    assert part.outcome in OUTCOMES
+    if part.outcome == MEASURED:
         assert any(fnmatch.fnmatch(name, part.experiments) for name in discover().entries)
         assert part.experiments.startswith(f"{paper}/")
+        assert figure_counts.measuring(paper, part) or not fresh(paper, part), (
+            "no line of a fresh result is of this part"
+        )
     else:
         assert part.why
 
 
+@pytest.mark.parametrize("paper", PRINTED)
+def test_every_line_and_every_plot_of_the_ledger_belongs_to_a_part(paper: str) -> None:
+    shown = [
+        (result.name, name) for result in figure_counts.results(paper) for name in figure_counts.names_shown(result)
+    ]
+    assert shown
+    assert [each for each in shown if not any(part.measures(*each) for part in PARTS[paper])] == []
+    assert not any(part.measures(f"{paper}/another", "Fig. 1 | rounds") for part in PARTS[paper])  # the control
+
+
+@pytest.mark.parametrize("paper", PRINTED)
+def test_every_experiment_is_of_a_part(paper: str) -> None:
+    names = [name for name in discover().entries if name.startswith(f"{paper}/")]
+    patterns = [part.experiments for part in PARTS[paper]]
+    assert [name for name in names if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)] == []
+
+
+ROW = {"place": "Fig. 1", "shows": "a", "outside": "a drawing"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"place": "Fig. 1", "shows": "a"},
+        ROW | {"unavailable": "no data"},
+        ROW | {"measured": "faps/table1", "lines": "^Fig"},
+        ROW | {"lines": "^Fig"},
+        {"place": "Fig. 1", "shows": "a", "measured": "faps/table1"},
+        ROW | {"outside": " "},
+    ],
+)
+def test_a_part_has_exactly_one_of_the_three_outcomes(wrong: dict[str, str]) -> None:
+    assert Part.of(ROW).outcome == OUTSIDE
+    with pytest.raises(ConfigError, match=re.escape(FILE.name)):
+        Part.of(wrong)
+
+
 def test_a_part_counts_as_measured_where_a_stored_line_is_its_own_and_nowhere_else() -> None:
     part = next(part for part in PARTS["losac"] if part.shows == "rank and error of the matrix")
-    assert figure_counts.outcome("losac", part) == MEASURED
-    assert figure_counts.outcome("losac", Part("Fig. 7", "", OPEN, "", "losac/fig7-*", "^Fig. 99")) == OPEN
-    assert figure_counts.outcome("losac", Part("Fig. 7", "", OUTSIDE, "a drawing")) == OUTSIDE
+    assert figure_counts.measuring("losac", part)
+    assert figure_counts.measuring("losac", replace(part, lines="^Fig. 99")) == []
 
 
 @pytest.mark.parametrize("paper", PRINTED)
@@ -72,8 +120,15 @@ def test_a_page_begins_with_the_counts_and_leads_to_the_reasons(paper: str) -> N
     _, begin, *_ = (DOCS / "papers" / f"{paper}.md").read_text().split("\n\n")
     assert begin == f"```{{include}} /generated/papers/{paper}-counts.md\n```"
     words = figure_counts.sentence(paper)
-    parts, *counts = map(int, re.findall(r"(\d+) (?:parts|measured|not|out)", words))
-    assert sum(counts) == parts == len(PARTS[paper])
+    counts = {
+        what: int(number) for number, what in re.findall(r"(\d+) (parts|measured|not to be had|out of scope)", words)
+    }
+    printed = [part for part in PARTS[paper] if part.printed]
+    for outcome, what in figure_counts.WORDS.items():
+        assert counts.get(what, 0) == sum(part.outcome == outcome for part in printed)
+    assert counts["parts"] == len(printed)
+    unrun = [part for part in printed if part.outcome == MEASURED and not figure_counts.measuring(paper, part)]
+    assert re.findall(r"(\d+) of them not yet run", words) == [str(len(unrun))] * bool(unrun)
     assert f"{PRINTED[paper][0]} figures and {PRINTED[paper][1]} table" in words
     every = (DOCS / "papers" / "every-figure.md").read_text()
     assert f"\n## {paper}\n" in every.lower()

@@ -1,7 +1,8 @@
 """The papers' tables and figures beside ours: run the experiments and keep their results.
 
 Examples:
-  python -m benchmarks.ledger                          all of them, at most an hour on two cores
+  python -m benchmarks.ledger                          all but the longest, at most an hour on two cores
+  python -m benchmarks.ledger --nightly                the longest as well, for hours; the nightly run makes them
   python -m benchmarks.ledger --quick                  a cut-down run of all, five minutes, judges nothing
   python -m benchmarks.ledger losac faps/table1        one paper, and one experiment
   python -m benchmarks.ledger ppgl --seeds 21,22,23    with other seeds (results of other seeds are replaced)
@@ -49,7 +50,7 @@ def _main(given: argparse.Namespace, console: Console) -> int:
     catalogue = discover()
     for what, why in catalogue.broken.items():
         console.print(f"could not be collected: {what}: {why}", style="red", markup=False)
-    chosen = catalogue.select(given.names)
+    chosen = catalogue.select(given.names, given.nightly)
     seeds = given.seeds or (SEEDS[:1] if given.quick else SEEDS)
     folder = records.CUT_DOWN if given.quick else records.FULL
     if given.list:
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments or papers (default: all); see --list")
     parser.add_argument("--quick", action="store_true", help="one seed, cut down; results kept apart, no page")
+    parser.add_argument("--nightly", action="store_true", help="include those that are left to the nightly run")
     parser.add_argument(
         "--seeds", type=_seeds, help=f"comma-separated (default {','.join(map(str, SEEDS))}; quick: {SEEDS[0]})"
     )

@@ -13,7 +13,7 @@ from securefed.errors import UnknownNameError
 
 PACKAGE = "benchmarks.ledger"
 CORE_MINUTES = {"faps": 19.0, "fedpca": 13.0, "flame": 34.0, "ppgl": 13.0, "losac": 39.8}
-"""What the experiments of a paper may cost together, so that all of them fit into an hour on two cores."""
+"""What the experiments of a paper may cost together, so that all but the nightly ones fit into an hour on two cores."""
 PAPERS = tuple(CORE_MINUTES)
 """Beginnings of module names, and first parts of experiment names, in the order of the page."""
 
@@ -33,8 +33,10 @@ class Catalogue:
     entries: Mapping[str, Entry]
     broken: Mapping[str, str]
 
-    def select(self, names: Sequence[str]) -> list[Entry]:
+    def select(self, names: Sequence[str], nightly: bool = False) -> list[Entry]:
         """The experiments of these names, longest first; "losac" means all of that paper, no names mean all.
+
+        Those for the nightly run are left out unless they are named themselves, or `nightly`.
 
         Raises:
             UnknownNameError: a name that is neither; it says the nearest one.
@@ -46,7 +48,8 @@ class Catalogue:
         chosen = [
             entry
             for name, entry in self.entries.items()
-            if not names or name in names or name.partition("/")[0] in names
+            if name in names
+            or ((not names or name.partition("/")[0] in names) and (nightly or not entry.experiment.nightly))
         ]
         return sorted(chosen, key=lambda entry: -entry.experiment.core_minutes)
 

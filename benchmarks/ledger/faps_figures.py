@@ -1,22 +1,14 @@
-"""FAPS, figures 2, 3 and 4: rounds over sizes, an image set, convergence on arithmetic singular values."""
+"""FAPS, figures 3 and 4: an image set, convergence on arithmetic singular values."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from benchmarks.ledger.faps_runs import (
-    KEPT,
     PAPER,
     Problem,
-    Solved,
-    faps,
-    geometric_problem,
-    localpower,
     residuals,
     solve,
-    ssi,
 )
 from benchmarks.ledger.ledger import Context, Curve, Experiment, Findings, Line
 from securefed.algorithms._pca import FAPS, SSI, LocalPower
@@ -24,87 +16,11 @@ from securefed.datasets._images import mnist
 from securefed.datasets._spectral_matrices import arithmetic, spectral
 from securefed.datasets.partition import iid
 
-POINTS = (
-    ("Fig. 2(b), m = 160000", 2000, 1250, 10, 1.01),
-    ("Fig. 2(c), p = 10", 1000, 1000, 10, 1.01),
-    ("Fig. 2(d), xi = 1.1", 1000, 2000, 10, 1.1),
-)
-TABLE_2 = {
-    "Fig. 2(b), m = 160000": (
-        "varying m",
-        {"SSI": (1.95e-6, 1.07e-7), "LocalPower": (1.92e-6, 1.02e-7), "FAPS": (1.90e-6, 9.97e-8)},
-    ),
-    "Fig. 2(c), p = 10": (
-        "varying p",
-        {"SSI": (1.95e-6, 8.30e-8), "LocalPower": (1.91e-6, 9.18e-8), "FAPS": (1.92e-6, 1.15e-7)},
-    ),
-    "Fig. 2(d), xi = 1.1": (
-        "varying xi",
-        {"SSI": (4.09e-6, 3.15e-7), "LocalPower": (3.94e-6, 3.08e-7), "FAPS": (3.87e-6, 2.99e-7)},
-    ),
-}
-"""By point, the row of Table 2 that it belongs to: scaled KKT violation and relative error, means over its group."""
-"""(where, n, samples a client, p, xi) of one point a group; group (a) with n = 2000 is Table 1. d = 128."""
 CONDITIONS = (10, 100, 1000)
 MOST = 70
 """Rounds after which FAPS is stopped on images."""
 
 
-def sizes(context: Context) -> Findings:
-    """FAPS against SSI and LocalPower at one point of each group of figure 2."""
-    clients = 16 if context.quick else 128
-    lines: list[Line] = []
-    for where, features, rows, rank, ratio in POINTS:
-        kept = min(200 if context.quick else KEPT, 150 if ratio > 1.05 else KEPT)
-        setting = (
-            f"n={features} (leading {kept}), m={clients * rows}, p={rank}, xi={ratio}, d={clients}, 6 inner steps; "
-            "KKT stop at 1e-4"
-        )
-        runs: dict[str, list[Solved]] = {"SSI": [], "LocalPower": [], "FAPS": []}
-        for seed in context.seeds[:1]:  # one draw: these are the large ones
-            problem = geometric_problem(features, [rows] * clients, ratio, seed, kept)
-            runs["SSI"].append(ssi(rank, problem, seed))
-            runs["LocalPower"].append(localpower(rank, problem, seed, 20))
-            runs["FAPS"].append(faps(rank, problem, seed, 6))
-            counts = {name: [float(run.rounds) for run in found] for name, found in runs.items()}
-            context.progress(f"{where}: " + ", ".join(f"{name} {found[-1]}" for name, found in counts.items()))
-        lines += [
-            Line(where, f"rounds, {name}", setting, None, tuple(found), (None, None)) for name, found in counts.items()
-        ]
-        for name in ("SSI", "LocalPower"):
-            ratios = tuple(ours / theirs for ours, theirs in zip(counts["FAPS"], counts[name], strict=True))
-            quantity = f"rounds of FAPS / {name}, 'clearly outperforms'"
-            lines.append(Line(where, quantity, setting, None, ratios, (None, 1.0), stated=False, evidence=_FRAGILE))
-        lines += _errors(where, setting, runs)
-    return Findings(tuple(lines))
-
-
-def _errors(where: str, setting: str, runs: Mapping[str, Sequence[Solved]]) -> list[Line]:
-    """Return the errors of one point beside the printed means over its group."""
-    group, printed = TABLE_2[where]
-    lines = []
-    for name, found in runs.items():
-        pairs = (
-            ("scaled KKT violation", printed[name][0], [run.kkt for run in found]),
-            ("relative error", printed[name][1], [run.error for run in found]),
-        )
-        lines += [
-            Line(
-                f"Table 2, {group}",
-                f"{quantity}, {name} (one point of the group of four)",
-                setting,
-                mean,
-                tuple(values),
-                (mean / 2, mean * 2),
-                stated=False,
-                evidence=_OPEN_STOP,
-            )
-            for quantity, mean, values in pairs
-        ]
-    return lines
-
-
-_OPEN_STOP = "The error follows from the residual at the stop, and the paper does not state the stop it used."
 _FRAGILE = "A fixed number of inner steps suits some spectra and not others."
 
 
@@ -220,7 +136,6 @@ def convergence(context: Context) -> Findings:
 
 
 EXPERIMENTS = (
-    Experiment("faps/figure2", PAPER, "Figure 2: one point of each group", sizes, 2.5),
     Experiment("faps/images", PAPER, "Figure 3 and Table 3: MNIST", images, 3.5),
     Experiment("faps/figure4", PAPER, "Figure 4: rates of convergence", convergence, 1.0),
 )

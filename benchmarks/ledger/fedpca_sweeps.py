@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks.ledger.fedpca import COHORT, LAST, METHODS, PAPER, RANK, ROWS, Traffic, traffic, trained
-from benchmarks.ledger.ledger import Context, Curve, Experiment, Findings, Line
+from benchmarks.ledger.fedpca import COHORT, LAST, METHODS, PAPER, RANK, ROWS, TITLES, Traffic, traffic, trained
+from benchmarks.ledger.ledger import Context, Curve, Experiment, Findings, Line, at_night
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed._tensors import Tensors
@@ -15,6 +16,7 @@ from securefed.algorithms._pca import FedPE, FedPG, centralised, reconstruction_
 from securefed.datasets._base import Dataset
 from securefed.datasets._images import digits
 from securefed.datasets._intrusion import ton_iot, unsw_nb15
+from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.detection import projection
 
 KINDS = {"FedPG": FedPG, "FedPE": FedPE}
@@ -130,78 +132,97 @@ def _digits(context: Context) -> list[Line]:
     return lines
 
 
-def sweeps(context: Context) -> Findings:
-    """Figs. 5 and 7: rank 2 to 8, and 20 to 200 clients; FedPG and FedPE at rho = 1, 10 % of the clients a round."""
-    lines: list[Line] = []
-    curves: list[Curve] = []
-    rounds = 40 if context.quick else 400
-    for kind in KINDS:
-        ranks, losses, gaps = (2, 8) if context.quick else (2, 3, 4, 6, 8), {}, {}
-        data = traffic(unsw_nb15)
-        for rank in ranks:
-            context.progress(f"{kind}, rank {rank}")
-            runs = [pursue(kind, data, seed, rounds, COHORT, rank=rank) for seed in context.seeds]
-            best = data.measure(projection(data.optimum(rank).basis)).auc_roc
-            losses[rank] = [float(np.mean(ratio[-LAST:])) * data.optimum(rank).loss for _, ratio, _ in runs]
-            gaps[rank] = [float(np.mean(areas)) for *_, areas in runs]
-            lines.append(
-                Line(
-                    "Fig. 5, UNSW-NB15",
-                    f"AUC less that of centralised PCA ({best:.3f}), {kind}",
-                    f"rank {rank}, rho 1, eta {STEPS[kind][1.0]:g}, {data.split}, {COHORT} a round, {rounds} rounds",
-                    None,
-                    tuple(area - best for area in gaps[rank]),
-                    (-0.04, 0.04),
-                    evidence="rho is far below 2 lambda_1: Z does not settle",
-                )
-            )
-        for k in range(len(context.seeds)):
-            auc, loss = (tuple(of[rank][k] for rank in ranks) for of in (gaps, losses))
-            curves.append(Curve("Fig. 5, UNSW-NB15, rank and AUC", kind, ranks, auc, "rank", "AUC"))
-            curves.append(Curve("Fig. 5, UNSW-NB15, rank and loss", kind, ranks, loss, "rank", "training loss"))
-        falls = tuple(losses[ranks[0]][k] - losses[ranks[-1]][k] for k in range(len(context.seeds)))
-        rises = tuple(gaps[ranks[-1]][k] - gaps[ranks[0]][k] for k in range(len(context.seeds)))
-        about = (
-            f"UNSW-NB15, {data.split}, {COHORT} a round, rho 1, {rounds} rounds; rank {ranks[-1]} against {ranks[0]}"
-        )
-        lines += [
-            Line("Fig. 5", f"training loss falls with the rank, {kind}", about, None, falls, (0.0, None)),
-            Line(
-                "Fig. 5",
-                f"AUC gained by a higher rank ('does not necessarily'), {kind}",
-                about,
-                None,
-                rises,
-                (None, 0.05),
-                evidence=ROWS,
-            ),
-        ]
-        numbers = (20, 100) if context.quick else (20, 50, 100, 200)
-        reached = {}
-        for number in numbers:
-            context.progress(f"{kind}, {number} clients")
-            some = traffic(unsw_nb15, number)
-            reached[number] = [
-                float(np.mean(pursue(kind, some, seed, rounds, number // 10)[2])) for seed in context.seeds
-            ]
-        for k in range(len(context.seeds)):
-            auc = tuple(reached[number][k] for number in numbers)
-            curves.append(Curve("Fig. 7, UNSW-NB15, clients and AUC", kind, numbers, auc, "clients", "AUC"))
-        spread = tuple(
-            max(reached[n][k] for n in numbers) - min(reached[n][k] for n in numbers) for k in range(len(context.seeds))
-        )
+def sweeps(load: Callable[[], LoadedDataset]) -> Callable[[Context], Findings]:
+    """Return the experiment of Figs. 5 and 7 on one set: rank 2 to 8, and 20 to 200 clients, 10 % of them a round."""
+
+    def run(context: Context) -> Findings:
+        rounds = 40 if context.quick else 400
+        lines: list[Line] = []
+        curves: list[Curve] = []
+        for kind in KINDS:
+            for sweep in (_ranks, _numbers):
+                found, drawn = sweep(kind, load, context, rounds)
+                lines += found
+                curves += drawn
+        return Findings((*lines, *(_logarithm(context, rounds) if load is unsw_nb15 else ())), tuple(curves))
+
+    return run
+
+
+Swept = tuple[list[Line], list[Curve]]
+
+
+def _ranks(kind: str, load: Callable[[], LoadedDataset], context: Context, rounds: int) -> Swept:
+    """Fig. 5: AUC and training loss by rank."""
+    data, ranks = traffic(load), (2, 8) if context.quick else (2, 3, 4, 6, 8)
+    name, lines, losses, areas = TITLES[data.name], [], {}, {}
+    for rank in ranks:
+        context.progress(f"{kind}, rank {rank}")
+        runs = [pursue(kind, data, seed, rounds, COHORT, rank=rank) for seed in context.seeds]
+        best = data.measure(projection(data.optimum(rank).basis)).auc_roc
+        losses[rank] = [float(np.mean(ratio[-LAST:])) * data.optimum(rank).loss for _, ratio, _ in runs]
+        areas[rank] = [float(np.mean(area)) for *_, area in runs]
         lines.append(
             Line(
-                "Fig. 7, UNSW-NB15",
-                f"spread of the AUC over {numbers[0]} to {numbers[-1]} clients ('relatively constant'), {kind}",
-                f"sorted by ct_srv_src, 10 % a round, rank {RANK}, rho 1, {rounds} rounds",
+                f"Fig. 5, {name}",
+                f"AUC less that of centralised PCA ({best:.3f}), {kind}",
+                f"rank {rank}, rho 1, eta {STEPS[kind][1.0]:g}, {data.split}, {COHORT} a round, {rounds} rounds",
                 None,
-                spread,
-                (None, 0.05),
-                evidence="few clients a round make Z wander more; " + ROWS,
+                tuple(area - best for area in areas[rank]),
+                (-0.04, 0.04),
+                evidence="rho is far below 2 lambda_1: Z does not settle",
             )
         )
-    return Findings((*lines, *_logarithm(context, rounds)), tuple(curves))
+    about = f"{name}, {data.split}, {COHORT} a round, rho 1, {rounds} rounds; rank {ranks[-1]} against {ranks[0]}"
+    falls, rises = _differences(losses), tuple(-gain for gain in _differences(areas))
+    lines += [
+        Line("Fig. 5", f"training loss falls with the rank, {kind}", about, None, falls, (0.0, None)),
+        Line(
+            "Fig. 5",
+            f"AUC gained by a higher rank ('does not necessarily'), {kind}",
+            about,
+            None,
+            rises,
+            (None, 0.05),
+            evidence=ROWS,
+        ),
+    ]
+    curves = [
+        Curve(f"Fig. 5, {name}, rank and {short}", kind, tuple(map(float, ranks)), values, "rank", label)
+        for short, label, of in (("AUC", "AUC", areas), ("loss", "training loss", losses))
+        for values in zip(*(of[rank] for rank in ranks), strict=True)
+    ]
+    return lines, curves
+
+
+def _differences(by_rank: dict[int, list[float]]) -> tuple[float, ...]:
+    """Return the value at the lowest rank less that at the highest, seed by seed."""
+    first, last = by_rank[min(by_rank)], by_rank[max(by_rank)]
+    return tuple(a - b for a, b in zip(first, last, strict=True))
+
+
+def _numbers(kind: str, load: Callable[[], LoadedDataset], context: Context, rounds: int) -> Swept:
+    """Fig. 7: AUC by number of clients."""
+    numbers, reached = (20, 100) if context.quick else (20, 50, 100, 200), []
+    name, way = TITLES[traffic(load).name], traffic(load).split.partition(" clients ")[2]
+    for number in numbers:
+        context.progress(f"{kind}, {number} clients")
+        some = traffic(load, number)
+        runs = [pursue(kind, some, seed, rounds, number // 10) for seed in context.seeds]
+        reached.append([float(np.mean(areas)) for *_, areas in runs])
+    by_seed = list(zip(*reached, strict=True))
+    line = Line(
+        f"Fig. 7, {name}",
+        f"spread of the AUC over {numbers[0]} to {numbers[-1]} clients ('relatively constant'), {kind}",
+        f"{way}, 10 % a round, rank {RANK}, rho 1, {rounds} rounds",
+        None,
+        tuple(max(areas) - min(areas) for areas in by_seed),
+        (None, 0.05),
+        evidence="few clients a round make Z wander more; " + ROWS,
+    )
+    x = tuple(map(float, numbers))
+    curves = [Curve(f"Fig. 7, {name}, clients and AUC", kind, x, areas, "clients", "AUC") for areas in by_seed]
+    return [line], curves
 
 
 def _logarithm(context: Context, rounds: int) -> list[Line]:
@@ -268,7 +289,8 @@ def traffic_sizes(context: Context) -> Findings:
 
 EXPERIMENTS = (
     Experiment("fedpca/optimum", PAPER, "Fig. 4: distance to the optimum", optimum, 1.1),
-    Experiment("fedpca/sweeps", PAPER, "Figs. 5 and 7: rank and number of clients", sweeps, 2.3),
+    Experiment("fedpca/sweeps", PAPER, "Figs. 5 and 7: rank and number of clients", sweeps(unsw_nb15), 2.3),
+    at_night("fedpca/sweeps-ton", PAPER, "Figs. 5 and 7: TON-IoT, 22 features", sweeps(ton_iot), 0.8),
     Experiment("fedpca/bytes", PAPER, "Fig. 10: bytes a round", traffic_sizes, 0.1, messages=True),
     Experiment("fedpca/bytes-ton", PAPER, "Fig. 10: bytes a round, TON-IoT", ton_sizes, 0.1, messages=True),
 )

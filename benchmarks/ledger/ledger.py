@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import mean, stdev
 from typing import Any
 
@@ -200,6 +201,8 @@ class Experiment:
         run: does the work. It may raise: the ledger records the message and goes on with the others.
         core_minutes: of a full run, measured; the longest start first.
         messages: whether the message layer decides a figure, such as bytes or time; then its code counts as well.
+        seeds: how many it is run with; one outside the figures that a paper is known for.
+        nightly: whether it is too long for `make reproduce`, so that the nightly run makes it.
     """
 
     name: str
@@ -208,6 +211,8 @@ class Experiment:
     run: Callable[[Context], Findings]
     core_minutes: float
     messages: bool = False
+    seeds: int = 3
+    nightly: bool = False
 
     def __post_init__(self) -> None:
         family, _, what = self.name.partition("/")
@@ -216,6 +221,11 @@ class Experiment:
         require(bool(self.paper.strip() and self.title.strip()), f"experiment {self.name!r} needs a paper and a title")
         ok = math.isfinite(self.core_minutes) and self.core_minutes > 0
         require(ok, f"experiment {self.name!r}: core_minutes must be positive and finite, not {self.core_minutes}")
+        require(self.seeds >= 1, f"experiment {self.name!r}: seeds must be at least 1, not {self.seeds}")
+
+
+at_night = partial(Experiment, seeds=1, nightly=True)
+"""Make an experiment that is left to the nightly run, with one seed."""
 
 
 def _finite(values: Iterable[float], what: str) -> tuple[float, ...]:

@@ -41,19 +41,21 @@ FIG2 = (
 )
 
 
-def contender(name: str, problem: Problem, clients: Sequence[Dataset]) -> GradientMethod:
-    """A method of Fig. 2 at the common step: eta on sums over rows is eta n_i on means."""
+def contender(
+    name: str, problem: Problem, clients: Sequence[Dataset], *, rate: float = RATE, steps: int = STEPS
+) -> GradientMethod:
+    """A method of Figs. 2 to 5 at the common step: eta on sums over rows is eta n_i on means."""
     rows = sum(data.rows for data in clients) / len(clients)
-    common = {"problem": problem, "local_steps": STEPS}
-    batch = {"batch_size": round(rows / BLOCKS), "learning_rate": RATE * rows, **common}
+    common = {"problem": problem, "local_steps": steps}
+    batch = {"batch_size": round(rows / BLOCKS), "learning_rate": rate * rows, **common}
     makers: dict[str, Callable[[], GradientMethod]] = {
         "FedAvg": lambda: FedAvg(**batch),
-        "FedSaga": lambda: FedSaga(learning_rate=RATE, blocks=BLOCKS, **common),
+        "FedSaga": lambda: FedSaga(learning_rate=rate, blocks=BLOCKS, **common),
         "FedCM": lambda: FedCM(**batch),
         "MimeSVRG": lambda: MimeSVRG(**batch),
-        "SCAFFOLD": lambda: scaffold(problem, clients, rate=RATE, steps=STEPS, blocks=BLOCKS),
-        "LoSAC": lambda: losac(problem, rate=RATE, steps=STEPS, blocks=BLOCKS, printed=True),
-        "LoSAC, equal step": lambda: losac(problem, rate=RATE, steps=STEPS, blocks=BLOCKS, printed=False),
+        "SCAFFOLD": lambda: scaffold(problem, clients, rate=rate, steps=steps, blocks=BLOCKS),
+        "LoSAC": lambda: losac(problem, rate=rate, steps=steps, blocks=BLOCKS, printed=True),
+        "LoSAC, equal step": lambda: losac(problem, rate=rate, steps=steps, blocks=BLOCKS, printed=False),
     }
     return makers[name]()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class Climb:
     Below `near` it is taken every few rounds, from there at each, until `goal` is reached.
 
     Attributes:
+        train, last: the rows of all clients, and the round after which their mean loss is taken.
         rounds, accuracies: where it was taken and what it was.      reached: first round at `goal` or above, or `None`.
     """
 
@@ -82,13 +84,18 @@ class Climb:
     test: Dataset
     goal: float = 85.0
     near: float = 82.0
+    train: Dataset | None = None
+    last: int = 0
 
     def __post_init__(self) -> None:
         self.rounds: list[int] = []
         self.accuracies: list[float] = []
         self.reached: int | None = None
+        self.loss = math.nan
 
     def __call__(self, number: int, model: Tensors) -> bool:
+        if self.train is not None and number == self.last:
+            self.loss = float(self.problem.loss(model, self.train.x, self.problem.targets(self.train)))
         accuracy = 100.0 * self.problem.score(model, self.test.x, self.problem.targets(self.test))
         self.rounds.append(number)
         self.accuracies.append(accuracy)

@@ -139,16 +139,18 @@ ESR = Table(
 )
 
 
-def climb(table: Table, method: str, seed: int, rounds: int) -> Climb:
-    """One run of one method."""
+def climb(
+    table: Table, method: str, seed: int, rounds: int, *, steps: int = STEPS, blocks: int = BLOCKS, last: int = 0
+) -> Climb:
+    """One run of one method; with `last`, the training loss after that round."""
     data, test = table.data(seed)
     problem = DenseNetwork(hidden=(200, 200), start=table.start)
     clients: list[Dataset] = by_label(data, CLIENTS)
     if method == "SCAFFOLD":
-        chosen = scaffold(problem, clients, rate=RATE, steps=STEPS, blocks=BLOCKS)
+        chosen = scaffold(problem, clients, rate=RATE, steps=steps, blocks=blocks)
     else:
-        chosen = losac(problem, rate=RATE, steps=STEPS, blocks=BLOCKS, printed=method == "LoSAC")
-    look = Climb(problem, test)
+        chosen = losac(problem, rate=RATE, steps=steps, blocks=blocks, printed=method == "LoSAC")
+    look = Climb(problem, test, train=data, last=last)
     run(chosen, clients, look, rounds=rounds, every=table.every, seed=seed, cohort=COHORT)
     return look
 

@@ -11,7 +11,7 @@ from benchmarks.ledger import plots, records
 from benchmarks.ledger.catalogue import Catalogue, Entry
 from benchmarks.ledger.ledger import COMPARISON, MISSED, REPRODUCED, UNSTATED, Line
 from benchmarks.ledger.records import Record
-from benchmarks.ledger.staleness import stale
+from benchmarks.ledger.staleness import missing_seeds, stale
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURES = "reproduction"  # beside the page that includes the tables
@@ -19,6 +19,7 @@ TABLES = Path("generated") / "records" / "reproduction.md"
 
 SUMMARY = ("reproduced", "under an unstated setting", "not reproduced", "for comparison")
 COLUMNS = (REPRODUCED, UNSTATED, MISSED, COMPARISON)
+NIGHT = " (left to the nightly run)"
 
 
 @dataclass
@@ -103,12 +104,14 @@ def _experiment(entry: Entry, result: Record | None) -> Iterable[str]:
     yield f"### {entry.experiment.title}"
     again = f"`make reproduce REPRODUCE_ARGS={name}`"
     if result is None:
-        yield f"Not run yet; {again}."
+        yield f"Not run yet{NIGHT if entry.experiment.nightly else ''}; {again}."
         return
     versions = ", ".join(f"{what} {which}" for what, which in result.machine.items())
     seeds = ", ".join(map(str, result.kind.seeds))
     code = f"commit {result.commit}" if result.commit else "the commit was not noted"
     yield f"{again}: {duration(result.seconds)} on {result.date}; {code}; seeds {seeds}; {versions}."
+    if few := missing_seeds(entry, result):
+        yield f"{few}; the nightly run adds the others."
     if stale(entry, result):
         yield f"> **Older than the code**: code that this result depends on has changed since. Run it again: {again}."
     if result.findings is None:

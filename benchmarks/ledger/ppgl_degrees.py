@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.ledger.ledger import Context, Experiment, Findings, Line
-from benchmarks.ledger.ppgl_readings import RUNS, normal, related
-from benchmarks.ledger.ppgl_runs import PAPER, ROUNDS
+from benchmarks.ledger.ppgl_runs import PAPER, ROUNDS, VERTICES, Draw
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed._tensors import Array
@@ -17,8 +16,11 @@ from securefed.algorithms._graph import PPGL, GraphFedAvg
 from securefed.algorithms._graph.method import CONSENSUS, GRAPH, GraphMethod
 from securefed.algorithms._graph.smooth import MomentumDescent, SmoothGraph
 from securefed.datasets._base import Dataset
+from securefed.datasets._graphs import related_graphs
 from securefed.errors import DivergenceError
 
+RUNS = 10
+"""Runs, numbered 0 to 9 whatever the seeds: a reading is settled on the runs it was found on."""
 WHERE = "Algorithm 1, (19)-(20)"
 
 
@@ -59,6 +61,18 @@ class PrintedPPGL(PrintedSteps, PPGL):
 @dataclass(frozen=True, kw_only=True)
 class PrintedFedAvg(PrintedSteps, GraphFedAvg):
     """FedAvg of graphs with the printed steps."""
+
+
+def related(seed: int, share: float, rows: int) -> Sequence[Dataset]:
+    """Signals on five related graphs that have this share of their edges in common."""
+    rng = np.random.default_rng([seed, rows])
+    return Draw.of(related_graphs(5, share, rng, vertices=VERTICES), [rows] * 5, rng).clients
+
+
+def normal(seed: int) -> Sequence[Dataset]:
+    """Independent normal entries of standard deviation 2 on 12 vertices: no edges, and large distances."""
+    rng = np.random.default_rng(seed)
+    return [Dataset(2 * rng.standard_normal((50, 12))) for _ in range(5)]
 
 
 METHODS: dict[str, tuple[Callable[[], GraphMethod], Callable[[], GraphMethod]]] = {

@@ -57,6 +57,8 @@ def run(
 ) -> list[Record]:
     """Run the experiments in the order given, `workers` at a time; one record each, in the order they end.
 
+    Each is given the first of the seeds, as many as it asks for.
+
     Finished results of the same kind in `folder` stand, unless `fresh`. An experiment that raises, or whose process
     dies, is recorded with its message and the others go on. On an interruption the processes are ended and what had
     finished stays.
@@ -65,7 +67,7 @@ def run(
     done: list[Record] = []
     waiting: list[tuple[Entry, Kind]] = []
     for entry in entries:
-        kind = Kind(quick, seeds, digest(entry.module, entry.experiment))
+        kind = Kind(quick, seeds[: entry.experiment.seeds], digest(entry.module, entry.experiment))
         before = None if fresh else records.read(folder, entry.experiment.name)
         if before is not None and before.serves(kind):
             watcher.skipped(before)

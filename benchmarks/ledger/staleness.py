@@ -1,4 +1,4 @@
-"""Which results are older than the code, failed or missing, and the command that renews them."""
+"""Which results are older than the code, failed, missing or short of seeds, and the command that renews them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from benchmarks.ledger import records
 from benchmarks.ledger.catalogue import Catalogue, Entry, discover
 from benchmarks.ledger.records import Record
 from benchmarks.ledger.sources import digest
+
+OLD = "older than the code"
 
 
 def stale(entry: Entry, result: Record) -> bool:
@@ -31,7 +33,15 @@ def _reason(entry: Entry, result: Record | None) -> str:
         return "not run yet"
     if result.findings is None:
         return "failed"
-    return "older than the code" if stale(entry, result) else ""
+    if stale(entry, result):
+        return OLD
+    return missing_seeds(entry, result)
+
+
+def missing_seeds(entry: Entry, result: Record) -> str:
+    """Return how many of its seeds a result has; "" for all."""
+    have, asked = len(result.kind.seeds), entry.experiment.seeds
+    return f"{have} of {asked} seeds" if have < asked else ""
 
 
 def sentence(reasons: Mapping[str, str]) -> str:

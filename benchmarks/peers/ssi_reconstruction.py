@@ -23,8 +23,8 @@ FEATURES, SAMPLES, RANK, CLIENTS, ROUNDS = 1000, 10000, 100, 10, 15
 TARGET = 1e-5
 
 
-def observe(x: Array, seed: int) -> tuple[View, Target]:
-    """Client 0's messages of a plain run over `ROUNDS` rounds."""
+def observe(x: Array, seed: int, count: int = ROUNDS) -> tuple[View, Target]:
+    """Client 0's messages of a plain run over so many rounds."""
     clients = [Dataset(part) for part in np.array_split(x, CLIENTS)]
     algorithm, public = SSI(RANK), Public.of(clients)
     rng = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def observe(x: Array, seed: int) -> tuple[View, Target]:
     states = [algorithm.enroll(data, public, rng) for data in clients]
     rounds = []
     everybody = tuple(range(CLIENTS))
-    for number in range(ROUNDS):
+    for number in range(count):
         broadcast = algorithm.broadcast(server)
         first, *others = (algorithm.contribute(state, broadcast, rng)[1] for state in states)
         rounds.append(RoundView(number, broadcast, first, frozenset({0}), frozenset(everybody)))

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
 from benchmarks.ledger import page, records, staleness
 from benchmarks.ledger.catalogue import Catalogue, discover
+from benchmarks.ledger.paper_figures import CAPTIONS, MEASURED, OUTCOMES, OUTSIDE, PARTS, UNAVAILABLE, Part
 from benchmarks.ledger.records import Record
-from docs.generators.paper_figures import CAPTIONS, MEASURED, OPEN, OUTSIDE, PARTS, UNAVAILABLE, Part
 
 EVERY = "/papers/every-figure.md"
-WORDS = {
-    MEASURED: "measured again",
-    UNAVAILABLE: "not to be had",
-    OUTSIDE: "out of scope",
-    OPEN: "not measured yet",
-}
+WORDS = {MEASURED: "measured", UNAVAILABLE: "not to be had", OUTSIDE: "out of scope"}
 
 
 @cache
@@ -46,36 +39,30 @@ def pages() -> dict[str, str]:
 
 def measuring(paper: str, part: Part) -> list[Record]:
     """Return the stored results with lines or plots of a part."""
-    if not part.experiments:
-        return []
     return [
-        result
-        for result in results(paper)
-        if fnmatch.fnmatch(result.name, part.experiments)
-        and any(re.search(part.lines, name) for name in _shown(result))
+        result for result in results(paper) if any(part.measures(result.name, name) for name in names_shown(result))
     ]
 
 
-def _shown(result: Record) -> Iterable[str]:
+def names_shown(result: Record) -> Iterable[str]:
+    """Return how a part finds the lines ("WHERE | QUANTITY") and the plots of a result."""
     assert result.findings is not None
     yield from (f"{line.where} | {line.quantity}" for line in result.findings.lines)
     yield from (curve.figure for curve in result.findings.curves)
 
 
-def outcome(paper: str, part: Part) -> str:
-    """Return what became of a part: measured exactly where a stored result has a line of it."""
-    return MEASURED if measuring(paper, part) else part.otherwise
-
-
 def sentence(paper: str) -> str:
     """Return the first sentence of a paper's page: how many of its figures and tables were measured."""
     kinds = Counter(place.partition(" ")[0] for place in CAPTIONS[paper])
-    count = Counter(outcome(paper, part) for part in PARTS[paper])
-    counted = [f"{count[what]} {WORDS[what]}" for what in (MEASURED, UNAVAILABLE, OUTSIDE, OPEN) if count[what]]
+    parts = [part for part in PARTS[paper] if part.printed]
+    count = Counter(part.outcome for part in parts)
+    missing = sum(part.outcome == MEASURED and not measuring(paper, part) for part in parts)
+    counted = [f"{count[what]} {WORDS[what]}" for what in OUTCOMES if count[what]]
+    counted[0] += f" ({missing} of them not yet run)" if missing else ""
     old = older(paper)
     return (
         f"The paper's {_number(kinds['Fig.'], 'figure')} and {_number(kinds['Table'], 'table')} have "
-        f"{sum(count.values())} parts here: {', '.join(counted[:-1])} and {counted[-1]} "
+        f"{len(parts)} parts here: {', '.join(counted[:-1])} and {counted[-1]} "
         f"([each with its reason]({EVERY}#{paper})). "
         + (
             f"{len(old)} of {len(results(paper))} results are older than the code: see the [ledger](/reproduction.md)."
@@ -96,19 +83,15 @@ def table(paper: str) -> str:
     rows = ["| part | shows | here |", "| --- | --- | --- |"]
     for part in PARTS[paper]:
         found = measuring(paper, part)
-        rows.append(f"| {part.place} | {page.cell(part.shows)} | {page.cell(_here(paper, part, found))} |")
+        rows.append(f"| {part.place} | {page.cell(part.shows)} | {page.cell(_here(part, found))} |")
     return "\n".join(rows) + "\n"
 
 
-def _here(paper: str, part: Part, found: Sequence[Record]) -> str:
-    if found:
-        names = ", ".join(f"`{result.name}`" for result in found)
-        return " ".join([f"{MEASURED}: {names}.", part.why]).strip()
-    if part.experiments:
-        return (
-            f"{part.otherwise}: the experiment `{part.experiments}` is built and has no result yet. {part.why}".strip()
-        )
-    return f"{part.otherwise}: {part.why}"
+def _here(part: Part, found: Sequence[Record]) -> str:
+    if part.outcome != MEASURED:
+        return f"{WORDS[part.outcome]}: {part.why}"
+    names = ", ".join(f"`{result.name}`" for result in found) or f"`{part.experiments}`, not yet run"
+    return " ".join([f"{WORDS[MEASURED]}: {names}.", part.why]).strip()
 
 
 def _number(count: int, word: str) -> str:

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.ledger.catalogue import CORE_MINUTES, PAPERS, Catalogue, discover
 from benchmarks.ledger.ledger import Experiment
 
-HOUR = 60.0  # minutes that all experiments may take on two cores
+HOUR = 60.0  # minutes that all experiments but the nightly ones may take on two cores
+NIGHT = 180.0  # and what the nightly ones may take
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_every_module_of_a_paper_is_collected(catalogue: Catalogue) -> None:
 def test_a_paper_has_experiments_within_its_budget(paper: str, catalogue: Catalogue) -> None:
     experiments = of(paper, catalogue)
     assert experiments
-    assert sum(experiment.core_minutes for experiment in experiments) <= CORE_MINUTES[paper]
+    assert sum(one.core_minutes for one in experiments if not one.nightly) <= CORE_MINUTES[paper]
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -51,8 +52,19 @@ def test_a_paper_is_one_section_of_the_page_and_its_experiments_differ_by_name_a
 
 
 def test_all_of_them_fit_into_the_hour(catalogue: Catalogue) -> None:
-    minutes = [entry.experiment.core_minutes for entry in catalogue.entries.values()]
+    minutes = [entry.experiment.core_minutes for entry in catalogue.select([])]
     assert finish(minutes, workers=2) <= HOUR
+
+
+def test_the_longest_are_left_to_a_night_unless_they_are_asked_for(catalogue: Catalogue) -> None:
+    usual, every = catalogue.select([]), catalogue.select([], nightly=True)
+    nightly = [entry.experiment for entry in every if entry.experiment.nightly]
+    assert nightly and not any(entry.experiment.nightly for entry in usual)
+    assert len(usual) + len(nightly) == len(every) == len(catalogue.entries)
+    name = nightly[0].name
+    assert [entry.experiment.name for entry in catalogue.select([name])] == [name]
+    assert name not in {entry.experiment.name for entry in catalogue.select([name.partition("/")[0]])}
+    assert finish([one.core_minutes for one in nightly], workers=2) <= NIGHT
 
 
 def test_the_reckoning_of_the_hour() -> None:

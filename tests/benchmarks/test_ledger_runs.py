@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.ledger import __main__, page, records, sources
+from benchmarks.ledger import __main__, page, records, sources, staleness
 from benchmarks.ledger.catalogue import discover
 from benchmarks.ledger.ledger import QUICK
 from benchmarks.ledger.runner import ONE_THREAD
@@ -128,6 +130,30 @@ def test_the_check_names_what_is_owed_and_the_command_that_renews_it(
     sources.tree.cache_clear()
     assert __main__.main(["--check"]) == 1
     assert "faps/good: older than the code" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_experiment_gets_as_many_seeds_as_it_asks_for_and_fewer_are_owed(command: Path, fake: Path) -> None:
+    text = (fake / "faps_small.py").read_text().replace("run, minutes)\n", "run, minutes, seeds=2)\n", 1)
+    (fake / "faps_small.py").write_text(text)
+    reload(fake)
+    assert __main__.main(["faps/good", "--seeds", "12"]) == 0
+    entry = discover(fake.name, papers=("faps",)).entries["faps/good"]
+    done = records.read(records.FULL, "faps/good")
+    assert done is not None and done.kind.seeds == (12,)
+    assert staleness.missing_seeds(entry, done) == "1 of 2 seeds"
+    assert "1 of 2 seeds" in page.text(discover(fake.name, papers=("faps",)), {"faps/good": done})
+    assert __main__.main(["faps/good"]) == 0
+    done = records.read(records.FULL, "faps/good")
+    assert done is not None and done.kind.seeds == (11, 12)
+    assert staleness.missing_seeds(entry, done) == ""
+
+
+def reload(fake: Path) -> None:
+    """Read the modules of the fake package anew."""
+    for name in [name for name in sys.modules if name.startswith(fake.name)]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    sources.tree.cache_clear()
 
 
 @pytest.mark.parametrize(

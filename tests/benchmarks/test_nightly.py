@@ -68,6 +68,28 @@ def test_a_figure_older_than_the_code_fails_the_night_and_the_release_with_the_c
         release_check.main()
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_night_measures_the_long_experiments_and_missing_seeds_and_renews_nothing_else(
+    quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = {
+        "losac/all-har": "not run yet",
+        "losac/all-esr": staleness.OLD,
+        "ppgl/fig6": staleness.OLD,
+        "ppgl/fig5": "1 of 3 seeds",
+        "losac/fig2": "not run yet",
+    }
+    ran: list[str] = []
+    monkeypatch.setattr(staleness, "owed", lambda *_: {name: why for name, why in reasons.items() if name not in ran})
+    monkeypatch.setattr(
+        figures, "measure", lambda chosen, *_, **__: ran.extend(each.experiment.name for each in chosen)
+    )
+    (part,) = figures.run(quick=quick, seed=0)
+    assert set(ran) == (set() if quick else {"losac/all-har", "losac/all-esr", "ppgl/fig5"})
+    assert not part.passed
+    assert "ppgl/fig6" in part.notes[0]
+
+
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["soak"])

@@ -6,8 +6,7 @@ import numpy as np
 
 from benchmarks.ledger.fedpca_readings import FedPEOwn, FedPGOwn
 from benchmarks.ledger.losac_readings import AllClientsFedADMM, digits
-from benchmarks.ledger.ppgl_degrees import PrintedDescent
-from benchmarks.ledger.ppgl_readings import OneTryPPGL, UncheckedPPGL, learned, normal
+from benchmarks.ledger.ppgl_degrees import PrintedDescent, PrintedPPGL, learned, normal
 from securefed import Public
 from securefed.algorithms import PPGL
 from securefed.algorithms._graph.edges import Edges
@@ -45,10 +44,9 @@ def test_the_digits_of_a_setting_are_all_the_digits_whoever_holds_them():
         assert (len(clients), sum(data.rows for data in clients)) == (100, 1797)
 
 
-def test_one_try_refuses_the_run_that_ours_and_the_printed_steps_finish():
-    assert learned(OneTryPPGL(), normal(8), 7) is None
+def test_a_run_that_ours_finishes_is_refused_with_the_printed_steps():
     assert learned(PPGL(), normal(8), 7) is not None
-    assert learned(UncheckedPPGL(), normal(8), 7) is not None
+    assert learned(PrintedPPGL(), normal(8), 7) is None
 
 
 def test_the_printed_steps_are_ours_but_from_negative_degrees():

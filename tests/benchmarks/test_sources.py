@@ -66,7 +66,8 @@ def made_stale(
     }
 
 
-COUNTED = {"fedpca/bytes", "fedpca/bytes-ton", "fedpca/time"}
+PCA_COUNTED = {"fedpca/bytes", "fedpca/bytes-ton", "fedpca/time"}
+COUNTED = {*PCA_COUNTED, "faps/time"}
 """Experiments on bytes and time."""
 CHANGES = {
     # a module, a line of it, the line in its place, and the experiments whose lines become stale
@@ -75,7 +76,6 @@ CHANGES = {
         "1 / (distance +",
         "2 / (distance +",
         {
-            "ppgl/readings",
             "ppgl/coil20",
             "ppgl/abide",
             "ppgl/table1",
@@ -92,14 +92,17 @@ CHANGES = {
         "- self.rho * excess",
         {
             *("fedpca/table1-unsw", "fedpca/table1-ton", "fedpca/start-fedpe-digits", "fedpca/start-fedpe-unsw"),
-            *("fedpca/optimum", "fedpca/sweeps", "fedpca/rounds-unsw", "fedpca/rounds-ton", *COUNTED),
+            *("fedpca/optimum", "fedpca/sweeps", "fedpca/rounds-unsw", "fedpca/rounds-ton", *PCA_COUNTED),
+            *("fedpca/fig9", "fedpca/sweeps-ton"),
         },
     ),
     "a loader": (
         "securefed.datasets._signals",
         'arrays["y"][rows]',
         'arrays["y"][~rows]',
-        {"losac/table2-har", "losac/table2-har-cells", "losac/fig5-har", "losac/fig6"},
+        {
+            *("losac/table2-har", "losac/fig5-steps-har", "losac/fig6", "losac/fig5-clients-har", "losac/all-har"),
+        },
     ),
     "the split of a data set": (
         "securefed.datasets._images",
@@ -109,7 +112,17 @@ CHANGES = {
             *("faps/images", "losac/fig2", "losac/fig6", "losac/table2-mnist"),
             *("flame/fig4-lambda", "flame/fig5-epochs", "flame/fig6-rho", "flame/fig7-selection", "flame/mlp"),
             *("flame/cnn", "flame/mlr", "flame/mlr-fedavg", "flame/mlr-pfedme", "flame/mlr-fedadmm", "flame/anchors"),
-            "flame/mlr-100",
+            *("flame/mlr-100", "flame/fig3-loss-mlr", "faps/time", "losac/fig2-shares", "losac/fig3-mnist"),
+            *("losac/fig4-mnist", "losac/all-mnist"),
+        },
+    ),
+    "a draw of synthetic rows": (
+        "securefed.datasets._synthetic",
+        "rng.standard_normal((features + 1, classes))  # W over b",
+        "rng.standard_normal((classes, features + 1)).T  # W over b",
+        {
+            *("flame/svm", "flame/svm-rivals", "flame/svm-100", "flame/fig3-loss-svm", "flame/fig4-lambda-svm"),
+            *("flame/fig5-epochs-svm", "flame/fig6-rho-svm", "flame/fig7-selection-svm"),
         },
     ),
     "bytes": ("securefed._tensors", "{} if header is None", "{} if not header", COUNTED),
