@@ -227,7 +227,8 @@ class ClientBatch:
         out: dict[PartyId, ComputedContribution] = {}
         for parties in _alike(waiting):
             algorithm = self._nodes[parties[0]].algorithm
-            if len(parties) == 1 or not supports(algorithm, SupportsBatches) or not self._train(waiting, parties):
+            train = all(waiting[party].fault is None and waiting[party].state.trains for party in parties)
+            if len(parties) == 1 or not train or not supports(algorithm, SupportsBatches):
                 out |= {party: self._nodes[party].compute(waiting[party]) for party in parties}
                 continue
             states = [waiting[party].state.committed for party in parties]
@@ -239,11 +240,6 @@ class ClientBatch:
                 computed = [self._nodes[party].compute(waiting[party]) for party in parties]
             out |= dict(zip(parties, computed, strict=True))
         return out
-
-    @staticmethod
-    def _train(waiting: Mapping[PartyId, PendingUpload], parties: list[PartyId]) -> bool:
-        """Tell whether all these clients are asked for a training contribution and can compute one."""
-        return all(waiting[party].fault is None and waiting[party].state.trains for party in parties)
 
 
 def _alike(waiting: Mapping[PartyId, PendingUpload]) -> list[list[PartyId]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from securefed._messages import REFUSAL, SERVER, Aggregate, Message, PartyId, RoundRecord, SentMessage, Transcript
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
@@ -52,8 +52,6 @@ from securefed.errors import (
     SurvivorsTooClose,
     TooFewSurvivors,
 )
-
-_STOPS: Final = {"RangeRefused": RangeRefused, "DivergenceError": DivergenceError}  # by name, as they are frozen
 
 
 class Requests(Mapping[PartyId, bytes]):
@@ -318,7 +316,9 @@ class OpenExchange:
         for name, value in unnest("outgoing", everything).items():
             party, _, own = name.partition("/")
             requests[int(party)][own] = value
-        stop = None if (told := values.get("stop")) is None else _STOPS[told[0]](told[1])
+        stop: RangeRefused | DivergenceError | None = None
+        if (told := values.get("stop")) is not None:
+            stop = RangeRefused(told[1]) if told[0] == RangeRefused.__name__ else DivergenceError(told[1])
         self._open = _Stage(requests, set(values["sent"]), set(values["replied"]), stop=stop)
         for party in values["asked"]:
             if (data := tensors.get(f"accepted/{party}")) is not None:

@@ -38,7 +38,14 @@ from securefed.errors import ConfigError, DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Terms(RunFacts):
-    """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`."""
+    """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`.
+
+    Attributes:
+        algorithm: the method with its hyper-parameters.
+        public: the public facts.
+        seed: seeds initial states, cohorts and mini-batches.
+        reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
+    """
 
     @classmethod
     def of(
