@@ -31,6 +31,7 @@ NAMES = (
     "lattice",
     "cohort",
     "robust_means",
+    "one_message",
     "attacks_batch",
     "attacks_labels",
     "attacks_texts",

@@ -7,6 +7,7 @@ sum of the y is A S + (sum of e) + scale (sum of x), and the summed errors are b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from securefed.defenses._one_message.parameters import DEGREE, DEVIATION
 from securefed.defenses._one_message.plaintexts import Placing
 from securefed.defenses._one_message.ring import centred, planes, product, public_uniform, residues, uniform
 
-PLANES = ("low", "middle", "high")
+PLANES: Final = ("low", "middle", "high")
 """Fields of an upload that hold y, and their types."""
-PLANE_TYPES = (np.dtype("<u4"), np.dtype("<u2"), np.dtype(np.uint8))
+PLANE_TYPES: Final[tuple[np.dtype[Any], ...]] = (np.dtype("<u4"), np.dtype("<u2"), np.dtype(np.uint8))
 
 
 def draw_key(stream: SecureRandomStream) -> Array:

@@ -10,7 +10,7 @@ fault for certain. Clients of whom the others still complain are left out of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -80,7 +80,13 @@ def server_step(state: OneMessageServer, replies: Replies) -> Step | Aggregate:
         return _relay(state)
     needed = state.parties.committee.needed if state.stage in (KEYS, CHECK) else 0
     _enough(replies, needed, state.stage)
-    return {KEYS: _distribute, CHECK: _choose, CONFIRM: _collect, OPEN: _finish}[state.stage](state, replies)
+    steps: dict[str, Callable[[OneMessageServer, Replies], Step | Aggregate]] = {
+        KEYS: _distribute,
+        CHECK: _choose,
+        CONFIRM: _collect,
+        OPEN: _finish,
+    }
+    return steps[state.stage](state, replies)
 
 
 def _expect(state: OneMessageServer, party: PartyId, reply: Message) -> None:

@@ -100,7 +100,7 @@ class Parties:
         if (invited := len(set(committee.members) & set(session.cohort))) < committee.needed:
             raise ConfigError(
                 f"{invited} members of the committee are among the invited clients, and {committee.needed} are needed; "
-                "invite the committee's members to every exchange"
+                "invite the committee's members to every exchange (a Federation does where its cohort is all clients)"
             )
 
     def digest(self, session: Session) -> bytes:

@@ -26,7 +26,7 @@ from tests.contract.doors import (
     Sums,
     SumsWithoutBase,
 )
-from tests.contract.test_guards_at_every_door import limits, named, two_runs
+from tests.contract.test_guards_at_every_door import absences, limits, named, two_runs
 
 CARRIED = [door for door in doors.DOORS if not issubclass(door, PartyFolder)]
 """`securefed party` asks every client at every stage, and its command line offers no committee."""
@@ -51,6 +51,7 @@ def a_committee_opens_at_every_door(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_members_refuse_a_second_set_of_clients(door: type[Door], tmp_path: Path) -> None:
     """In a second run of the same terms, from ledgers on disk; and limits count there as at every door."""
     two_runs(door(tmp_path / "runs"))
+    absences(door(tmp_path / "absences"))
     limits(door(tmp_path / "limits"))
 
 
