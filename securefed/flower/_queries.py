@@ -17,12 +17,12 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from securefed._hyperparameters import check_integer, check_limit, check_positive
+from securefed.defenses._aggregation_facts import identities_in
 from securefed.defenses._chain import Link, as_defense
-from securefed.defenses._grouped_sums import masking_in
 from securefed.defenses._secure_aggregation.double_masking import SMALLEST_COHORT
-from securefed.errors import ConfigError, PlanError, RangeRefused, RoundVoid
+from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefused, RoundVoid
 from securefed.flower._cohorts import Roster
-from securefed.flower._grid import ALLOW, FlowerGrid, Wrapping
+from securefed.flower._grid import ALLOW, FlowerGrid
 from securefed.flower._outcome import SecureRound
 from securefed.flower._reply_numbers import LARGEST, STRUCTURE, bounds_of, shapes_of, unpacked
 from securefed.flower._sum_messages import (
@@ -143,7 +143,9 @@ class SecureQueries(Grid):
         asked = self._sums.get(terms.digest)
         if asked is None or asked.result is None:
             self._sum(terms, nodes, Message(RecordDict(), nodes[0], _ASKED), None, self._patience)
-        return statistic.estimate(self._sums[terms.digest].result)
+        result = self._sums[terms.digest].result
+        assert result is not None
+        return statistic.estimate(result)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send queries of one content, and return one reply: the sums of all numbers of the SuperNodes' replies.
@@ -189,7 +191,6 @@ class SecureQueries(Grid):
                     raise PlanError(f"{len(connected)} SuperNodes are connected, and {self._nodes} are waited for")
                 time.sleep(self._poll)
             self._roster = Roster(len(connected))
-            self._carrier.nodes = self._roster.nodes
             if self._pins_identities:
                 self._ask_parties(connected)
             else:
@@ -204,13 +205,13 @@ class SecureQueries(Grid):
 
     @property
     def _pins_identities(self) -> bool:
-        masking = masking_in(as_defense(self._defense).aggregation)
-        return masking is not None and masking.identities is not None
+        return identities_in(as_defense(self._defense).aggregation) is not None
 
     def _ask_parties(self, nodes: list[int]) -> None:
         """Ask sites which clients they are: where the terms pin identities, a number goes with its identity."""
         roster, asks = self._known, {node: SumRequest(-1).content() for node in nodes}
-        for node, content in self._carrier.carry(asks, self._patience, _ASKED):
+        like = Message(RecordDict(), nodes[0], _ASKED).metadata
+        for node, content in self._carrier.carry(asks, self._patience, like):
             if (party := party_named(content, node)) is not None:
                 roster.name(node, party, nodes)
 
@@ -259,16 +260,20 @@ class SecureQueries(Grid):
     def _stage(self, server: SumServer, like: Message, shown: str | None, agreed: bytes, timeout: float | None) -> None:
         """Carry one stage; `shown` is the digest of the content that goes along with the request for the upload."""
         requests, uploads, carrier = server.outgoing, server.wants_updates, self._carrier
-
-        def wrap(party: int, data: bytes) -> RecordDict:
-            if not uploads or shown is None:
-                return SumRequest(party, "", self._config, agreed, data).content()
-            return SumRequest(party, "", self._config, agreed, data, shown).content(like.content)
-
         wait = (timeout or self._patience) if uploads else self._patience
-        wrapping = Wrapping(like.metadata.message_type, like.metadata.group_id, wrap, reply_data)
+        goes_along, digest = (like.content, shown) if uploads and shown is not None else (None, "")
+        nodes = {self._known.nodes[party]: party for party in requests if party in self._known.nodes}
+        contents = {
+            node: SumRequest(party, "", self._config, agreed, requests[party], digest).content(goes_along)
+            for node, party in nodes.items()
+        }
         missing = set(requests)
-        for party, data in carrier.arrivals(requests, wait, wrapping):
+        for node, content in carrier.carry(contents, wait, like.metadata):
+            try:
+                data = reply_data(content, party := nodes[node])
+            except MalformedError as error:
+                carrier.refuse(node, error)
+                continue
             missing.discard(party)
             server.receive({party: data}, more=bool(missing))
         asked = {self._known.node(party) for party in requests}
