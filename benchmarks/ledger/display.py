@@ -109,7 +109,7 @@ def overview(catalogue: Catalogue, chosen: Sequence[Entry], folder: Path) -> Tab
 
 def _state(entry: Entry, result: Record | None) -> Text:
     if result is None:
-        return Text("none", style="dim")
+        return Text("none, left to the night" if entry.experiment.nightly else "none", style="dim")
     if result.findings is None:
         return Text(f"failed: {result.failure}", style="red")
     return Text("older than the code", style="yellow") if stale(entry, result) else Text(result.date, style="green")

@@ -143,7 +143,10 @@ def experiment(rank: int, context: Context) -> Findings:
     return Findings(tuple(lines), tuple(curves))
 
 
-EXPERIMENTS = tuple(
-    Experiment(f"losac/fig7-rank-{rank}", PAPER, f"Fig. 7: low rank, {rank}", partial(experiment, rank), 0.005 * rounds)
-    for rank, rounds in ROUNDS.items()
+EXPERIMENTS = (
+    Experiment("losac/fig7-rank-32", PAPER, "Fig. 7: low rank, 32", partial(experiment, 32), 2),
+    Experiment("losac/fig7-rank-16", PAPER, "Fig. 7: low rank, 16", partial(experiment, 16), 1.75),
+    Experiment("losac/fig7-rank-8", PAPER, "Fig. 7: low rank, 8", partial(experiment, 8), 1.25),
+    Experiment("losac/fig7-rank-4", PAPER, "Fig. 7: low rank, 4", partial(experiment, 4), 1.25),
+    Experiment("losac/fig7-rank-2", PAPER, "Fig. 7: low rank, 2", partial(experiment, 2), 1.25),
 )

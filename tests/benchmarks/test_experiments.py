@@ -6,6 +6,7 @@ import heapq
 
 import pytest
 
+from benchmarks.ledger import losac_grid, losac_tables
 from benchmarks.ledger.catalogue import CORE_MINUTES, PAPERS, Catalogue, discover
 from benchmarks.ledger.ledger import Experiment
 
@@ -71,3 +72,11 @@ def test_the_reckoning_of_the_hour() -> None:
     assert finish([30.0, 30.0, 20.0], workers=2) == 50.0
     assert finish([70.0, 1.0], workers=2) > HOUR
     assert sum(CORE_MINUTES.values()) / 2 <= HOUR
+
+
+def test_the_full_table_of_losac_agrees_with_its_headline_cells() -> None:
+    assert sum(len(figures) for row in losac_grid.PRINTED.values() for figures in row) == 162
+    for table in (losac_tables.MNIST, losac_tables.HAR, losac_tables.ESR):
+        for row in table.rows[:2]:
+            rounds, _, accuracy = losac_grid.PRINTED[table.where.rpartition(" ")[2], row.method, 5][0]
+            assert (rounds, accuracy) == (row.rounds, row.accuracy)

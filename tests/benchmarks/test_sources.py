@@ -164,6 +164,14 @@ def test_words_change_no_digest(catalogue: Catalogue, before: dict[str, tuple[st
     assert made_stale({module: text}, catalogue, before) == set()
 
 
+def test_each_experiment_is_found_by_itself_and_not_as_all_of_its_module(catalogue: Catalogue) -> None:
+    for name, entry in catalogue.entries.items():
+        module = sources.tree().module(entry.module)
+        assert module is not None
+        call = sources._call(entry.module, name, sources.tree())
+        assert call is not module.bound["EXPERIMENTS"][0], f"{name}: write its name as a literal"
+
+
 def test_an_experiment_looks_nothing_up_by_a_text(catalogue: Catalogue) -> None:
     for name, entry in catalogue.entries.items():
         for where, what in sources.reached(entry.module, entry.experiment):
@@ -209,7 +217,7 @@ def ppgl_run() -> None:
 
 
 def losac_run() -> None:
-    setting = losac_readings.SETTINGS[0]
+    setting = losac_readings.SORTED
     losac_readings.descended(setting, CompositeFedADMM, setting.clients(1), 1, 2, 10)
 
 
