@@ -215,7 +215,7 @@ class SecureAggregation(Aggregation):
                 adversarial clients, with identities one not above (N + corrupt) / 2, more dropouts than it leaves room
                 for, or no sparse graph that meets the stated numbers.
         """
-        planning.check_summed(plan, SMALLEST_COHORT)
+        planning.check_summed(plan, SMALLEST_COHORT, self.stream)
         design = self.design(plan.clients)
         if design is None:
             plan = planning.plan_complete_graph(

@@ -31,9 +31,11 @@ from typing import Final
 
 from securefed._hyperparameters import check_number
 from securefed.defenses._fixed_point import is_ring, wire_dtype, wire_size
-from securefed.defenses._plan import MaskingPlan, Plan
+from securefed.defenses._plan import MaskingPlan, Plan, TensorPlan
 from securefed.defenses._secure_aggregation import verification
+from securefed.defenses._secure_aggregation.chacha_stream import AES
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
+from securefed.defenses._secure_aggregation.mask_streams import LONGEST
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, TAG_BYTES
 from securefed.defenses._secure_aggregation.session import CONFIRM, ENCRYPTED_SHARES_BYTES, masking_of
 from securefed.errors import PlanError
@@ -42,8 +44,8 @@ _FEWEST_SUMMED = 3
 """Clients in a sum at least, by default, where there are as many."""
 
 
-def check_summed(plan: Plan, fewest: int) -> None:
-    """Raise `PlanError` unless every tensor is quantised, and `fewest` clients or more are planned."""
+def check_summed(plan: Plan, fewest: int, stream: str) -> None:
+    """Raise `PlanError` unless every tensor is quantised, `fewest` clients are planned, and masks are long enough."""
     for tensor in plan.tensors:
         if not tensor.step or not is_ring(tensor.ring):
             raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before secure_aggregation()")
@@ -52,6 +54,16 @@ def check_summed(plan: Plan, fewest: int) -> None:
             f"secure aggregation of {plan.clients} clients hides nothing from the server and one client; "
             f"plan for at least {fewest}"
         )
+    nbytes = [sum(_wire_bytes(t) for t in plan.tensors if wire_dtype(t.ring).itemsize == width) for width in (4, 8)]
+    if stream == AES and max(nbytes) > LONGEST:
+        raise PlanError(
+            f"tensors of one width take {max(nbytes)} bytes, and a mask of AES has {LONGEST} at most; give "
+            "secure_aggregation(stream='chacha20'), whose masks have no end, or sum parts of the model apart"
+        )
+
+
+def _wire_bytes(tensor: TensorPlan) -> int:
+    return wire_size(tensor.size, tensor.ring) * wire_dtype(tensor.ring).itemsize
 
 
 def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, int]:
@@ -143,7 +155,7 @@ def upload_bytes(plan: Plan) -> int:
     degree = masking_of(plan).degree
     holders = degree + 1 if degree else plan.clients  # a client deals to itself too; degree 0: the complete graph
     shares = holders * ENCRYPTED_SHARES_BYTES + KEY_BYTES  # the seed's commitment, a hash, is as long as a key
-    upload = sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors)
+    upload = sum(map(_wire_bytes, plan.tensors))
     # at `unmask` it reveals one share of 32 bytes for each dealer whose shares it holds, itself included
     messages = len(plan.stages) * TAG_BYTES
     if plan.verified:  # a dealer of the sum's key sends pieces and a commitment, and every client a tag of 16 bytes

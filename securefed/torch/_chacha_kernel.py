@@ -5,12 +5,11 @@ mask's secret. A lane of the kernel makes a block of 64 bytes of every mask in t
 bits, little-endian. It adds them up in registers, each times its mask's sign, and writes the sums once. So memory is
 read and written once, however many masks there are.
 
-Importing this file imports triton, so it is imported where a stream is made on a device, and nowhere else.
+Importing this file imports triton, so it is imported where a stream is made on a device, and nowhere else. The compiler
+of triton reads annotations as code, so that arguments have none but those that it knows.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -20,7 +19,7 @@ LANES = 128
 
 
 @triton.jit
-def _quarter(a: Any, b: Any, c: Any, d: Any) -> Any:
+def _quarter(a, b, c, d):
     """The quarter round, RFC 8439, section 2.1."""
     a = a + b
     d = d ^ a
@@ -38,13 +37,13 @@ def _quarter(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 @triton.jit
-def _key_word(keys: Any, mask: Any, word: tl.constexpr, zeros: Any) -> Any:
+def _key_word(keys, mask, word: tl.constexpr, zeros):
     """Load a word of a mask's key for all lanes."""
     return zeros + tl.load(keys + mask * 8 + word).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def _add32(out: Any, place: Any, size: Any, total: Any) -> None:
+def _add32(out, place, size, total):
     """Add a word of 32 bits to the tensor at a place of each lane, where the tensor has it."""
     inside = (place >= 0) & (place < size)
     old = tl.load(out + place, inside, 0).to(tl.uint32, bitcast=True)
@@ -52,7 +51,7 @@ def _add32(out: Any, place: Any, size: Any, total: Any) -> None:
 
 
 @triton.jit
-def _add64(out: Any, place: Any, size: Any, total: Any) -> None:
+def _add64(out, place, size, total):
     """Add a word of 64 bits to the tensor at a place of each lane, where the tensor has it."""
     inside = (place >= 0) & (place < size)
     old = tl.load(out + place, inside, 0).to(tl.uint64, bitcast=True)
@@ -60,16 +59,16 @@ def _add64(out: Any, place: Any, size: Any, total: Any) -> None:
 
 
 @triton.jit
-def _wide(low: Any, high: Any) -> Any:
+def _wide(low, high):
     """Join two words of 32 bits, the low one first."""
     return low.to(tl.uint64) | (high.to(tl.uint64) << 32)
 
 
 @triton.jit
 def add_streams(  # noqa: PLR0915 - sixteen words, which Triton keeps in registers only if each has a name
-    out: Any, keys: Any, signs: Any, masks: Any, size: Any, before: Any, block: Any,
+    out, keys, signs, masks, size, before, block,
     WIDE: tl.constexpr, BLOCKS: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Add the streams of all masks to a tensor, in place.
 
     Args:

@@ -81,7 +81,8 @@ def masked_upload(contribution: Mapping[str, Entries], plan: Plan, masks: Sequen
 
 def _allocate(plan: Plan, device: torch.device) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """Return a flat tensor for each width, narrow words first, and views of them for the tensors, in their order."""
-    flats, views = [], {}
+    flats: list[torch.Tensor] = []
+    views: dict[str, torch.Tensor] = {}
     for width, dtype in ((4, torch.int32), (8, torch.int64)):
         own = [tensor for tensor in plan.tensors if wire_dtype(tensor.ring).itemsize == width]
         sizes = [wire_size(tensor.size, tensor.ring) for tensor in own]
@@ -89,7 +90,7 @@ def _allocate(plan: Plan, device: torch.device) -> tuple[list[torch.Tensor], dic
             views |= {tensor.name: torch.empty(0, dtype=dtype, device=device) for tensor in own}
             continue
         flat = torch.empty(sum(sizes), dtype=dtype, device=device)
-        views |= {tensor.name: part for tensor, part in zip(own, flat.split(sizes), strict=True)}
+        views |= {tensor.name: part for tensor, part in zip(own, torch.split(flat, sizes), strict=True)}
         flats.append(flat)
     return flats, views
 

@@ -7,6 +7,9 @@ their device, rank 1 in NumPy.
 from __future__ import annotations
 
 import itertools
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +17,12 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from securefed.defenses._secure_aggregation.chacha_stream import segment_key
+from securefed.defenses._secure_aggregation.masks import SignedMask
 from securefed.errors import ConfigError
 from securefed.torch import MaskingState
 from securefed.torch._device_sums import DeviceSums, sums_for
+from securefed.torch._masking import Call, RankMasks
 from securefed.torch._sums import MaskedSums
 from tests.torch import workers_device
 from tests.torch.ranks import Found, byte_statistic, spawn_once
@@ -72,6 +78,31 @@ def test_ranks_with_another_stream_are_refused_by_name(three) -> None:
         text = str(found["mixed"])
         assert text.startswith("ConfigError: the ranks differ in the masks' stream, which follows from device=")
         assert "aes-128-ctr" in text and "chacha20" in text
+
+
+def keys_of_calls(derive: Callable[[RankMasks, Call], list[SignedMask]]) -> tuple[int, int]:
+    """How many keys of ChaCha20 three ranks make in several calls, and how many there should be: one a stream."""
+    pairs, common = {k: secrets.token_bytes(32) for k in (1, 2, 3)}, secrets.token_bytes(32)
+    facts = ((0, 9, 32, 1.0), (1, 9, 32, 1.0), (1, 8, 32, 1.0), (1, 9, 64, 1.0), (1, 9, 32, 0.5))
+    calls = [Call("hook", *one) for one in facts] + [Call("own", *one) for one in facts]  # type: ignore[arg-type]
+    found = set()
+    for session, own in itertools.product((b"one", b"other"), range(3)):
+        agreed = {peer: pairs[own + peer] for peer in range(3) if peer != own}
+        ranks = RankMasks(session, own, agreed, common, "chacha20")
+        for call in calls:
+            masks = [*derive(ranks, call), ranks.common_of_call(call)]
+            found |= {
+                segment_key(mask.secret, width, segment) for mask in masks for width in (4, 8) for segment in (0, 1)
+            }
+    return len(found), 2 * len(calls) * (3 + 1) * 2 * 2
+
+
+def test_no_two_calls_pairs_or_ranks_have_a_key_of_chacha20_in_common() -> None:
+    """Three pairs and the common stream, in two sessions; both ends of a pair have its key."""
+    found, wanted = keys_of_calls(lambda ranks, call: ranks.of_call(call))
+    assert found == wanted
+    found, wanted = keys_of_calls(lambda ranks, call: ranks.of_call(replace(call, kind="hook")))  # the control
+    assert found < wanted
 
 
 def test_a_processor_sums_as_before_and_a_card_makes_its_masks_where_triton_is(monkeypatch) -> None:

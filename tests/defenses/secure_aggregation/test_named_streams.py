@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from securefed import Layout, TensorSpec
 from securefed._commands.cli import app
 from securefed.defenses import Session, chain, grouped, secure_aggregation
 from securefed.defenses._plan import plan_digest
 from securefed.defenses._secure_aggregation import SecureAggregation
 from securefed.defenses._secure_aggregation.chacha_stream import STREAMS
 from securefed.defenses._secure_aggregation.session import MaskingClient
-from securefed.errors import AuthenticationError, ConfigError, TermsDiffer
+from securefed.errors import AuthenticationError, ConfigError, PlanError, TermsDiffer
 from securefed.parties import SumClient, SumServer, SumTerms
 from tests.defenses.secure_aggregation.test_secure_aggregation_secrecy import looks_uniform
 from tests.parties.helpers import play
@@ -111,6 +112,19 @@ def test_the_name_is_in_the_digest_of_grouped_sums() -> None:
         plan_digest(chain(grouped(secure_aggregation(stream=name), groups=3)).plan(layout, 12)) for name in STREAMS
     }
     assert len(digests) == 2
+
+
+def test_a_plan_beyond_the_end_of_an_aes_stream_is_refused_with_what_to_do() -> None:
+    """2^34 - 8 integers of 32 bits are as long as the stream; two of them say that a client sits out."""
+    most = 2**34 - 8 - 2
+    for entries, stream, fits in ((most, STREAMS[0], True), (most + 1, STREAMS[0], False), (2**40, "chacha20", True)):
+        layout = Layout((TensorSpec("w", (entries,), 1.0, 32),))
+        defense = chain(secure_aggregation(stream=stream))
+        if fits:
+            assert defense.plan(layout, 4).upload_bytes > 4 * entries
+        else:
+            with pytest.raises(PlanError, match=r"give secure_aggregation\(stream='chacha20'\)"):
+                defense.plan(layout, 4)
 
 
 def test_other_names_are_refused() -> None:
