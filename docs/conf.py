@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import securefed  # noqa: E402
-from docs.generators import docstrings, links, mathml, pages  # noqa: E402
+from docs.generators import docstrings, excerpts, links, mathml, pages  # noqa: E402
 
 project = "securefed"
 author = "the securefed maintainers"
@@ -60,6 +60,7 @@ pages.write_all(ROOT / "docs" / "generated")
 def setup(app: Any) -> None:
     """Connect what the site does beside Sphinx: links out of this folder, and docstrings as reStructuredText."""
     mathml.setup(app)
+    excerpts.setup(app)
     app.connect("source-read", links.rewrite)
     app.connect("autodoc-process-docstring", docstrings.convert, priority=400)  # before napoleon's
     app.connect("autodoc-skip-member", docstrings.skip)

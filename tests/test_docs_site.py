@@ -13,6 +13,7 @@ from docs.generators import (
     decision_tree,
     docstrings,
     error_names,
+    excerpts,
     figure_counts,
     licences,
     links,
@@ -136,3 +137,11 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert 'href="../how-to/active-server.html"' in page
     index = (tmp_path / "searchindex.js").read_text()
     assert all(f'"{word}":' in index for word in ("dropout", "clip", "defenc"))
+
+
+def test_the_search_has_the_text_of_each_page_where_the_site_is_read_as_files() -> None:
+    body = "<h1>Paillier<a>#</a></h1><script>let x = 1</script><p>adds &amp; <em>multiplies</em>\n  twice</p>"
+    assert excerpts.text_of(body) == "Paillier # adds & multiplies twice"
+    made = excerpts.script({"generated/notebooks/06": 'a "quoted" text'})
+    assert made.startswith('const EXCERPTS = {"generated/notebooks/06": "a \\"quoted\\" text"};')
+    assert 'location.protocol === "file:"' in made

@@ -67,10 +67,10 @@ class SecureStrategy(Strategy):
         app = ClientApp(mods=[secure_mod])                                                                  # ClientApp
 
     The strategy itself stays as it is: it samples nodes, makes messages and gets one reply a phase, the weighted mean
-    of the updates and of the named metrics. So strategies that work on the mean give the same model as without
-    (FedAvg, FedProx, FedAvgM, FedAdam, FedYogi, FedAdagrad, client-side fixed clipping); those that need single
-    replies are refused by name. A function that aggregates metrics also gets that one reply. One Flower run has one
-    `SecureStrategy`, which may be started several times; clients refuse the messages of another.
+    of the updates and of their metrics, all or those that are named. So strategies that work on the mean give the same
+    model as without (FedAvg, FedProx, FedAvgM, FedAdam, FedYogi, FedAdagrad, client-side fixed clipping); those that
+    need single replies are refused by name. A function that aggregates metrics also gets that one reply. One Flower run
+    has one `SecureStrategy`, which may be started several times; clients refuse the messages of another.
 
     Args:
         strategy: Flower's strategy.

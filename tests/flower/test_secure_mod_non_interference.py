@@ -33,6 +33,7 @@ from securefed._runtime.sum_facts import SumFacts
 from securefed.defenses import Identities, chain, clip, secure_aggregation, skellam
 from securefed.flower import SitePolicy, secure_mod
 from securefed.flower import _mod as mod
+from securefed.flower._reply_numbers import bounds_of, shapes_of
 from securefed.flower._sum_messages import (
     CONTENT,
     DIGEST_ENTRY,
@@ -87,9 +88,10 @@ def flower_message(content: RecordDict, kind: str = "train") -> FlowerMessage:
 @cache
 def sum_terms(name: str) -> SumTerms:
     """Terms as `SecureStrategy` makes them."""
-    metrics = {} if name == "noise" else {f"{METRIC}loss": ()}
+    metrics = {} if name == "noise" else {f"{METRIC}loss": (), **shapes_of(8)}
     base = base_of(model(0.0), metrics, bytes(32))
-    bounds = {key: 1.0 for key in base if key != CONTENT} | {CONTENT: DIGEST_ENTRY}
+    bounds = dict.fromkeys(base, 1.0) | {CONTENT: DIGEST_ENTRY}
+    bounds |= {} if name == "noise" else bounds_of(1.0)
     weight = None if name == "noise" else 2**20
     return SumTerms.like(base, clients=CLIENTS, defense=DEFENSES[name], bounds=bounds, largest_weight=weight)
 
