@@ -87,12 +87,13 @@ def decrypt(totals: Sequence[Array], placing: Placing, key: Array, exchange: byt
     encoding, rows = placing.encoding, []
     for row, q in enumerate(encoding.moduli):
         mask = product(public_polynomials(placing, exchange, row), centred(key), q).reshape(-1)
-        rows.append(residues(joined(*(part[row] for part in totals), q=q) - mask, q))
+        low, middle, high = (part[row] for part in totals)
+        rows.append(residues(joined(low, middle, high, q) - mask, q))
     half, bits = np.int64(1) << np.int64(encoding.scale_bits - 1), np.int64(encoding.scale_bits)
     if encoding.primes == 1:
         return placing.read((centred(rows[0]) + half) >> bits)
-    high, low = _lifted(*rows)
-    return placing.read((high << (np.int64(MODULUS_BITS) - bits)) + ((low + half) >> bits))
+    upper, lower = _lifted(*rows)
+    return placing.read((upper << (np.int64(MODULUS_BITS) - bits)) + ((lower + half) >> bits))
 
 
 def _lifted(first: Array, second: Array) -> tuple[Array, Array]:

@@ -129,7 +129,13 @@ def _session_digest(
     run: str, number: int, plan: bytes, cohort: tuple[ClientId, ...], committee: Committee, encoding: Encoding
 ) -> bytes:
     """Compute a session's digest once for all clients of a simulation."""
-    numbers = (committee.corrupt, committee.lost, *encoding.moduli, DEVIATION.hex(), encoding.scale_bits)
+    numbers: tuple[int | str, ...] = (
+        committee.corrupt,
+        committee.lost,
+        *encoding.moduli,
+        DEVIATION.hex(),
+        encoding.scale_bits,
+    )
     return fingerprint(
         "securefed one message 1", run, number, plan, label(*cohort), label(*committee.members), *numbers
     )
