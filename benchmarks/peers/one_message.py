@@ -31,7 +31,8 @@ from securefed._messages import SERVER, Message
 from securefed._tensors import Layout, Tensors, TensorSpec
 from securefed.defenses._chain import chain
 from securefed.defenses._one_message import one_message
-from securefed.defenses._one_message.session import BUNDLE_BYTES
+from securefed.defenses._one_message.parameters import Encoding
+from securefed.defenses._one_message.session import bundle_bytes
 from securefed.defenses._plan import Session, UploadContext
 from securefed.defenses._secure_aggregation import Identities
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
@@ -151,7 +152,7 @@ def _rows(clients: int, entries: int) -> list[Row]:
 
 
 def _shares() -> int:
-    return MEMBERS * BUNDLE_BYTES
+    return MEMBERS * bundle_bytes(Encoding.of(1000, 1, 32))
 
 
 def _row(

@@ -20,7 +20,6 @@ from securefed.defenses._one_message.encryption import PLANES, draw_key, encrypt
 from securefed.defenses._one_message.plaintexts import Placing
 from securefed.defenses._one_message.ring import residues, to_bytes
 from securefed.defenses._one_message.session import (
-    BUNDLE_BYTES,
     CONTRIBUTE,
     HASH_BYTES,
     SIGNATURE,
@@ -28,6 +27,7 @@ from securefed.defenses._one_message.session import (
     UPLOAD,
     OneMessageClient,
     Parties,
+    bundle_bytes,
     exchange_digest,
     key_statement,
     keys_digest,
@@ -108,13 +108,13 @@ def upload(state: OneMessageClient, encoded: Tensors | None) -> tuple[OneMessage
     """
     assert state.stage == CONTRIBUTE
     placing, committee, stream = Placing.of(state.session.plan), state.parties.committee, SecureRandomStream()
-    key = draw_key(stream)
+    key = draw_key(placing.encoding, stream)
     parts = encrypt(encoded, placing, key, state.exchange, stream)
     polynomials = deal(residues(key), committee.degree, stream)
     shares = values_at(polynomials, committee.points(state.members))
     ephemeral = private_key(secrets.token_bytes(KEY_BYTES))
     public = public_bytes(ephemeral)
-    bundles = np.zeros((len(state.members), BUNDLE_BYTES), np.uint8)
+    bundles = np.zeros((len(state.members), bundle_bytes(placing.encoding)), np.uint8)
     for row, (member, member_key) in enumerate(zip(state.members, state.keys, strict=True)):
         agreement = agree(ephemeral, member_key.tobytes(), member)
         sealing = share_key(agreement, state.exchange, state.client, member, public, member_key.tobytes())

@@ -18,10 +18,10 @@ from securefed._messages import SERVER, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array
 from securefed.defenses._one_message.client import share_bound, share_key, take_keys
+from securefed.defenses._one_message.plaintexts import Placing
 from securefed.defenses._one_message.ring import from_bytes as elements
 from securefed.defenses._one_message.ring import residues, to_bytes
 from securefed.defenses._one_message.session import (
-    BUNDLE_BYTES,
     CHECK,
     CONFIRM,
     HASH_BYTES,
@@ -31,6 +31,7 @@ from securefed.defenses._one_message.session import (
     SIGNATURES,
     MemberState,
     Parties,
+    bundle_bytes,
     complaints_statement,
     exchange_digest,
     key_statement,
@@ -113,10 +114,11 @@ def _check(state: MemberState, session: Session, parties: Parties, request: Mess
     hashes = request.take("hashes", np.uint8, (count, len(members), HASH_BYTES))
     tests = request.take("tests", np.int64, (count, TESTS, degree + 1))
     signatures = request.take("signatures of uploads", np.uint8, (count, SIGNATURE_BYTES))
-    bundles = request.take("bundles", np.uint8, (count, BUNDLE_BYTES))
+    encoding = Placing.of(session.plan).encoding
+    bundles = request.take("bundles", np.uint8, (count, bundle_bytes(encoding)))
     secret, place, point = private_key(state.secret), members.index(state.member), parties.committee.point(state.member)
     statements, fits = np.zeros((count, HASH_BYTES), np.uint8), np.zeros(count, np.uint8)
-    shares = np.zeros((count, state.shares.shape[1]), np.int64)
+    shares = np.zeros((count, encoding.degree), np.int64)
     for row, client in enumerate(clients):
         key = ephemeral[row].tobytes()
         seed = seed_of_tests(exchange, client, key, hashes[row].tobytes())

@@ -7,9 +7,9 @@ the sum of x.
 
 Two arguments together say that an upload hides its contribution from the server, which also knows S and E:
 
-    1  Ring learning with errors (RLWE) with n = 2048 and a modulus of at most 54 bits has 128 bits of security against
-       classical attacks (`HOMOMORPHIC_STANDARD`; the row of ternary secrets, which is the strictest), for errors of
-       standard deviation 8 / sqrt(2 pi) = 3.2 and any number of samples.
+    1  Ring learning with errors (RLWE) with n = 2048 and a modulus of at most 54 bits, or n = 4096 and 109 bits, has
+       128 bits of security against classical attacks (`HOMOMORPHIC_STANDARD`; ternary secrets, the strictest row), for
+       errors of standard deviation 8 / sqrt(2 pi) = 3.2 and any number of samples.
     2  Hint-MLWE (Kim, Lee, Seo, Song, CRYPTO 2023, theorem 1): RLWE whose attacker is also given the hints s + s' and
        e + e', with s' and e' of the same standard deviation d, is as hard as RLWE with standard deviation d_0, where
        1 / d_0^2 = 2 (1 / d^2 + 1 / d^2): d_0 = d / 2. The hints here are S and E less the parts of colluding clients.
@@ -36,11 +36,12 @@ SECURITY: Final = 128
 TABLE_DEVIATION: Final = 3.2
 """Standard deviation of the errors in that table."""
 DEGREE: Final = 2048
-"""n."""
+"""n for each prime of the modulus: 2048 with one, 4096 with two."""
 MODULUS_BITS: Final = 54
-MODULUS: Final = 2**MODULUS_BITS - 77823
-"""q: the largest prime below 2^54 with q = 1 mod 2 n. So X^n + 1 splits over Z_q, and one field serves ring and
-shares."""
+MODULI: Final = (2**MODULUS_BITS - 172031, 2**MODULUS_BITS - 188415)
+"""The two largest primes below 2^54 that are 1 mod 8192 = 2 n. Modulo each of them X^n + 1 splits. q is the first, or
+the product of both where a contribution needs more bits; a client's s is shared over the field of the first alone."""
+MODULUS: Final = MODULI[0]
 DEVIATION: Final = 6.6
 """Standard deviation of s and e. It trades bits of the sum (a fifth of a bit for each tenth) against the margin of the
 smoothing condition. 6.4 would leave 3.2, at which the condition holds with an error of 2^-120 only for a million
@@ -64,38 +65,56 @@ def smoothing(dimension: int, error_bits: int = SECURITY) -> float:
 class Encoding:
     """How integers are placed in the coefficients of a ciphertext.
 
+    A sum may show the server nothing but the sum. So an entry is never cut into pieces that are summed apart: the sums
+    of the pieces would show how many carries there were. Where entries are longer than one prime allows, q has two.
+
     Attributes:
+        primes: number of primes of q, 1 or 2.
         scale_bits: the scale is 2^scale_bits; the summed errors of all clients stay below half of it.
         value_bits: width of the integers that a coefficient's sum can hold, with their sign.
-        limb_bits: width of the pieces into which longer integers are cut, so that sums of all clients' pieces fit.
+        limb_bits: width of the pieces into which the indicator is cut, whose entries are 0 for all clients that
+            contribute; sums of all clients' pieces fit.
     """
 
+    primes: int
     scale_bits: int
     value_bits: int
     limb_bits: int
 
-    @classmethod
-    def of(cls, clients: int, entries: int) -> Encoding:
-        """Choose the scale for a sum: the smallest power of two above twice the errors that are to be expected.
+    @property
+    def degree(self) -> int:
+        """N."""
+        return DEGREE * self.primes
 
-        The sum of N errors is subgaussian with parameter d sqrt(N) (Canonne, Kamath, Steinke 2020), so that one of
-        `entries` sums exceeds k d sqrt(N) with probability 2 entries exp(-k^2 / 2) at most; k makes that 2^-40, and is
-        7.5 at least.
+    @property
+    def moduli(self) -> tuple[int, ...]:
+        """The primes of q."""
+        return MODULI[: self.primes]
+
+    @classmethod
+    def of(cls, clients: int, entries: int, ring: int) -> Encoding:
+        """Choose the modulus and the scale for a sum: the smallest that fit.
+
+        The scale is the smallest power of two above twice the errors that are to be expected. The sum of N errors is
+        subgaussian with parameter d sqrt(N) (Canonne, Kamath, Steinke 2020), so that one of `entries` sums exceeds
+        k d sqrt(N) with probability 2 entries exp(-k^2 / 2) at most; k makes that 2^-40, and is 7.5 at least.
 
         Args:
             clients: N, the largest number of clients in the sum.
             entries: number of coefficients.
+            ring: width in bits of the longest sum.
 
         Raises:
             PlanError: too many clients: no bits would be left for their contributions.
         """
         deviations = max(_FEWEST_DEVIATIONS, math.sqrt(2 * (math.log(2 * entries) + _WRONG_BITS * math.log(2))))
         scale_bits = math.ceil(math.log2(2 * deviations * DEVIATION * math.sqrt(clients)))
-        value_bits = MODULUS_BITS - 1 - scale_bits  # sums stay below q / 4, so that they and their errors never wrap
-        limb_bits = value_bits - 1 - clients.bit_length()
+        one = MODULUS_BITS - 1 - scale_bits  # sums stay below q / 4, so that they and their errors never wrap
+        limb_bits = one - 1 - clients.bit_length()
         if limb_bits < 8:
             raise PlanError(
                 f"one message a client: {clients} clients leave {limb_bits} bits of a coefficient of {MODULUS_BITS} "
                 "bits for a contribution; plan for fewer clients, or use secure_aggregation(graph='sparse')"
             )
-        return cls(scale_bits, value_bits, limb_bits)
+        primes = 1 if ring <= one else 2
+        return cls(primes, scale_bits, one + MODULUS_BITS * (primes - 1), limb_bits)

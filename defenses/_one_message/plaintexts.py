@@ -1,9 +1,9 @@
 """Place the integers of a contribution in the coefficients of ciphertexts, and read their sums back.
 
-A coefficient's sum holds `value_bits` bits (`parameters.Encoding`). Narrow rings share one: entries of a ring of r bits
-stand beside each other in lanes of r bits, whose sums fit them, as the plan says. A ring of more bits, such as 64,
-takes several coefficients: an entry is cut into limbs so short that the sum of all clients' limbs fits. Sums of limbs
-are put together modulo 2^64, which is the ring of the plan; nothing else wraps.
+A coefficient's sum holds `value_bits` bits (`parameters.Encoding`). Entries of narrow rings share one: those of a ring
+of r bits stand beside each other in lanes of r bits, whose sums fit them, as the plan says. With two primes a
+coefficient holds an entry of 64 bits. Only the indicator is cut into pieces where its ring is too wide for one prime:
+it is 0 for every client that contributes, so that the sums of pieces show nothing more.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed._tensors import Array, Tensors
+from securefed.defenses._base import INDICATOR
 from securefed.defenses._fixed_point import is_ring
-from securefed.defenses._one_message.parameters import DEGREE, Encoding
+from securefed.defenses._one_message.parameters import Encoding
 from securefed.defenses._plan import Plan, TensorPlan
 from securefed.errors import DataError, PlanError, RangeRefused
 
@@ -45,15 +46,18 @@ class Placing:
             if not tensor.step or not is_ring(tensor.ring):
                 raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before one_message()")
         entries = sum(tensor.size for tensor in plan.tensors)
-        # more coefficients than entries at most by the number of limbs, of 8 bits at least
-        return cls(plan.tensors, Encoding.of(plan.clients, (_WORD // 8) * max(entries, 1)))
+        widest = max((tensor.ring for tensor in plan.tensors if tensor.name != INDICATOR), default=0)
+        # more coefficients than entries: the pieces of the indicator, of 8 bits at least
+        return cls(plan.tensors, Encoding.of(plan.clients, entries + _WORD, widest))
 
     def lanes(self, ring: int) -> int:
         """Return the number of entries in a coefficient; 0 where an entry takes several."""
-        return self.encoding.value_bits // ring
+        return (
+            1 if self.encoding.primes > 1 and ring >= _WORD // 2 else min(self.encoding.value_bits, _WORD - 2) // ring
+        )
 
     def limbs(self, ring: int) -> int:
-        """Return the number of coefficients that an entry takes."""
+        """Return the number of coefficients that an entry takes: 1, or several for the indicator."""
         return 1 if self.lanes(ring) else -(-ring // self.encoding.limb_bits)
 
     def coefficients(self, tensor: TensorPlan) -> int:
@@ -64,12 +68,12 @@ class Placing:
     @property
     def blocks(self) -> int:
         """Number of ciphertext polynomials of a contribution."""
-        return -(-sum(map(self.coefficients, self.tensors)) // DEGREE)
+        return -(-sum(map(self.coefficients, self.tensors)) // self.encoding.degree)
 
     @property
     def size(self) -> int:
         """Number of coefficients of a contribution, padding included."""
-        return self.blocks * DEGREE
+        return self.blocks * self.encoding.degree
 
     def place(self, encoded: Tensors) -> Array:
         """Return the coefficients of one contribution, int64 (`size`,).

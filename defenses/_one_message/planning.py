@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from securefed.defenses._one_message.committee import Committee
-from securefed.defenses._one_message.parameters import DEGREE, DEVIATION, MODULUS_BITS, SECURITY
+from securefed.defenses._one_message.parameters import DEVIATION, MODULUS_BITS, SECURITY
 from securefed.defenses._one_message.plaintexts import Placing
 from securefed.defenses._one_message.ring import BYTES
 from securefed.defenses._one_message.session import (
-    BUNDLE_BYTES,
     HASH_BYTES,
-    OPENING_BYTES,
     STAGES,
+    bundle_bytes,
+    opening_bytes,
 )
 from securefed.defenses._one_message.sharing import TESTS
 from securefed.defenses._plan import Plan
@@ -64,9 +64,13 @@ def planned(
 def upload_bytes(placing: Placing, committee: Committee, clients: int) -> int:
     """Count the bytes of a client's message, and of what a member sends beside it if all clients take part."""
     members = len(committee.members)
-    message = BYTES * placing.size + members * BUNDLE_BYTES + 8 * TESTS * (committee.degree + 1)
+    message = (
+        BYTES * placing.encoding.primes * placing.size
+        + members * bundle_bytes(placing.encoding)
+        + 8 * TESTS * (committee.degree + 1)
+    )
     message += KEY_BYTES + HASH_BYTES + SIGNATURE_BYTES
-    member = KEY_BYTES + clients + OPENING_BYTES + 4 * SIGNATURE_BYTES
+    member = KEY_BYTES + clients + opening_bytes(placing.encoding) + 4 * SIGNATURE_BYTES
     return message + member
 
 
@@ -90,9 +94,10 @@ def sentences(
         f"{corrupt}.",
         f"Of the uploads in a sum at least two are of clients that do not collude; of {threshold} uploads, "
         f"{threshold - 2} may collude.",
-        f"Ring learning with errors with n = {DEGREE}, a modulus of {MODULUS_BITS} bits and standard deviation "
-        f"{DEVIATION / 2:g}, what the opened sums of keys and errors leave of {DEVIATION:g}, has {SECURITY} bits of "
-        "security (Homomorphic Encryption Standard 2018, table 1; Hint-MLWE, CRYPTO 2023).",
+        f"Ring learning with errors with n = {placing.encoding.degree}, a modulus of "
+        f"{MODULUS_BITS * placing.encoding.primes} bits and standard deviation {DEVIATION / 2:g}, what the "
+        f"opened sums of keys and errors leave of {DEVIATION:g}, has {SECURITY} bits of security "
+        "(Homomorphic Encryption Standard 2018, table 1; Hint-MLWE, CRYPTO 2023).",
         f"A sum is wrong with probability 2^-40 at most: a coefficient holds {placing.encoding.value_bits} bits of it, "
         f"and errors {placing.encoding.scale_bits}.",
         "The server may deviate in any way; it then opens one sum of an exchange, over "

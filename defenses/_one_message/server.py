@@ -25,22 +25,21 @@ from securefed.defenses._one_message.encryption import PLANE_TYPES, PLANES, adde
 from securefed.defenses._one_message.parameters import MODULUS
 from securefed.defenses._one_message.plaintexts import Placing
 from securefed.defenses._one_message.ring import from_bytes as elements
-from securefed.defenses._one_message.ring import joined
 from securefed.defenses._one_message.session import (
-    BUNDLE_BYTES,
     CHECK,
     CONFIRM,
     HASH_BYTES,
     KEYS,
     OPEN,
-    OPENING_BYTES,
     SIGNATURE,
     SIGNATURES,
     UPLOAD,
     OneMessageServer,
     Parties,
+    bundle_bytes,
     complaints_statement,
     key_statement,
+    opening_bytes,
     opening_statement,
     seed_of_tests,
     set_statement,
@@ -149,11 +148,12 @@ def absorb(state: OneMessageServer, client: ClientId, reply: Message) -> OneMess
     if client in state.uploads:
         raise ContradictionError(client, "it uploaded before in this exchange")
     reply.expect_fields((*PLANES, "source", "ephemeral", "bundles", "tests", SIGNATURE))
-    size, degree = Placing.of(state.session.plan).size, state.parties.committee.degree
-    parts = tuple(reply.take(name, kind, (size,)) for name, kind in zip(PLANES, PLANE_TYPES, strict=True))
+    placing, degree = Placing.of(state.session.plan), state.parties.committee.degree
+    shape = placing.encoding.primes, placing.size
+    parts = tuple(reply.take(name, kind, shape) for name, kind in zip(PLANES, PLANE_TYPES, strict=True))
     source = reply.take("source", np.uint8, (HASH_BYTES,))
     ephemeral = reply.take("ephemeral", np.uint8, (KEY_BYTES,))
-    bundles = reply.take("bundles", np.uint8, (len(state.members), BUNDLE_BYTES))
+    bundles = reply.take("bundles", np.uint8, (len(state.members), bundle_bytes(placing.encoding)))
     tests = reply.take("tests", np.int64, (TESTS, degree + 1))
     if tests.min() < 0 or tests.max() >= MODULUS:
         raise MalformedError(client, "its tests are no elements of the field")
@@ -298,13 +298,13 @@ def _chosen(state: OneMessageServer) -> bytes:
 
 def _finish(state: OneMessageServer, replies: Replies) -> Aggregate:
     """Open the sum of the clients' keys, correct wrong shares, and decrypt."""
-    committee, session = state.parties.committee, state.session
+    committee, placing = state.parties.committee, Placing.of(state.session.plan)
     _enough(replies, committee.opening, OPEN)
     members, shares, chosen = tuple(sorted(replies)), [], _chosen(state)
     for member in members:
         reply = replies[member]
         reply.expect_fields(("share", SIGNATURE))
-        share = reply.take("share", np.uint8, (OPENING_BYTES,)).tobytes()
+        share = reply.take("share", np.uint8, (opening_bytes(placing.encoding),)).tobytes()
         _signature(state, reply, opening_statement(chosen, member, share))
         shares.append(elements(share))
     points = committee.points(members)
@@ -313,5 +313,5 @@ def _finish(state: OneMessageServer, replies: Replies) -> Aggregate:
     for member, point in zip(members, points, strict=True):
         if point in wrong:
             left_out[member] = f"member {member} revealed a wrong share of the sum, which was corrected"
-    total = decrypt(joined(*state.totals), Placing.of(session.plan), key, state.exchange)
+    total = decrypt(state.totals, placing, key, state.exchange)
     return Aggregate(total, state.survivors, left_out=left_out)

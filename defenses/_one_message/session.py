@@ -41,7 +41,7 @@ from securefed._messages import ClientId
 from securefed._persistence.packing import from_bytes, local
 from securefed._tensors import Array
 from securefed.defenses._one_message.committee import Committee
-from securefed.defenses._one_message.parameters import DEGREE, DEVIATION, MODULUS, Encoding
+from securefed.defenses._one_message.parameters import DEVIATION, Encoding
 from securefed.defenses._one_message.plaintexts import Placing
 from securefed.defenses._one_message.ring import BYTES
 from securefed.defenses._one_message.sharing import TESTS
@@ -59,14 +59,22 @@ CONFIRM: Final = "confirm"
 OPEN: Final = "open"
 STAGES: Final = (KEYS, UPLOAD, CHECK, CONFIRM, OPEN)
 
-SHARE_BYTES: Final = BYTES * (DEGREE + TESTS)
-"""A member's share of one client's s and of the masks of its tests."""
-BUNDLE_BYTES: Final = SHARE_BYTES + 16
-"""The same encrypted, with the 16 bytes by which AES-GCM authenticates it."""
-OPENING_BYTES: Final = BYTES * DEGREE
 HASH_BYTES: Final = 32
 SIGNATURE: Final = "signature"
 SIGNATURES: Final = "signatures"
+
+
+def bundle_bytes(encoding: Encoding) -> int:
+    """Return the length of a member's encrypted share of one client's s and of the masks of its tests.
+
+    16 bytes are those by which AES-GCM authenticates it.
+    """
+    return BYTES * (encoding.degree + TESTS) + 16
+
+
+def opening_bytes(encoding: Encoding) -> int:
+    """Return the length of a member's share of the sum of the clients' s."""
+    return BYTES * encoding.degree
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,13 @@ def _session_digest(
     run: str, number: int, plan: bytes, cohort: tuple[ClientId, ...], committee: Committee, encoding: Encoding
 ) -> bytes:
     """Compute a session's digest once for all clients of a simulation."""
-    numbers = (committee.corrupt, committee.lost, DEGREE, MODULUS, DEVIATION.hex(), encoding.scale_bits)
+    numbers: tuple[int | str, ...] = (
+        committee.corrupt,
+        committee.lost,
+        *encoding.moduli,
+        DEVIATION.hex(),
+        encoding.scale_bits,
+    )
     return fingerprint(
         "securefed one message 1", run, number, plan, label(*cohort), label(*committee.members), *numbers
     )
@@ -220,7 +234,7 @@ class MemberState:
     statements: Array = field(default_factory=lambda: np.zeros((0, HASH_BYTES), np.uint8), repr=False)
     sources: Array = field(default_factory=lambda: np.zeros((0, HASH_BYTES), np.uint8), repr=False)
     fits: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
-    shares: Array = field(default_factory=lambda: np.zeros((0, DEGREE), np.int64), repr=False)
+    shares: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64), repr=False)
     survivors: tuple[ClientId, ...] = ()
     chosen: bytes = b""
 

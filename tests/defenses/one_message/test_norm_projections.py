@@ -52,7 +52,7 @@ def projections(rows: np.ndarray, y: np.ndarray, masked: np.ndarray) -> np.ndarr
 def upload(x: np.ndarray, stream: SecureRandomStream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A client's y, its s and the public polynomials, for integers x modulo q times the scale: a liar sends any."""
     placing = Placing.of(plan_of([32], 3, x.size))
-    key, public = encryption.draw_key(stream), encryption.public_polynomials(placing, EXCHANGE)
+    key, public = encryption.draw_key(placing.encoding, stream), encryption.public_polynomials(placing, EXCHANGE, 0)
     error = np.rint(np.random.default_rng(1).normal(size=placing.size) * DEVIATION).astype(np.int64)
     padded = np.zeros(placing.size, np.int64)
     padded[: x.size] = x

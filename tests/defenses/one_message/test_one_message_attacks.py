@@ -12,7 +12,7 @@ from securefed import Aggregate, Message
 from securefed._runtime.sum_memory import SumMemory, SumRule
 from securefed._sampling.random_stream import SecureRandomStream
 from securefed.defenses._one_message import encryption, ring
-from securefed.defenses._one_message.parameters import DEVIATION, MODULUS
+from securefed.defenses._one_message.parameters import DEVIATION, MODULI, MODULUS
 from securefed.defenses._one_message.plaintexts import Placing
 from securefed.defenses._one_message.session import seed_of_tests, signed, upload_statement
 from securefed.defenses._one_message.sharing import interpolated
@@ -22,7 +22,7 @@ from tests.defenses.one_message.play import CLIENTS, IDENTITIES, Play, check_exa
 VICTIM = 6
 
 
-def seen(play: Play) -> tuple[Aggregate, np.ndarray, dict[int, np.ndarray]]:
+def seen(play: Play) -> tuple[Aggregate, tuple[np.ndarray, ...], dict[int, np.ndarray]]:
     """The sum; the victim's y; and by member its share of the victim's key, had it told the server."""
     shares: dict[int, np.ndarray] = {}
 
@@ -35,10 +35,10 @@ def seen(play: Play) -> tuple[Aggregate, np.ndarray, dict[int, np.ndarray]]:
     play.reply = note
     found = play.run()
     upload = next(m for m in play.replies if (m.stage, m.sender) == ("upload", VICTIM))
-    return found, ring.joined(*(upload.body[name] for name in encryption.PLANES)), shares
+    return found, tuple(upload.body[name] for name in encryption.PLANES), shares
 
 
-def opens(play: Play, y: np.ndarray, key: np.ndarray) -> bool:
+def opens(play: Play, y: tuple[np.ndarray, ...], key: np.ndarray) -> bool:
     """Whether the victim's upload decrypts under this key."""
     total = encryption.decrypt(y, Placing.of(play.plan), key, play.clients[VICTIM].exchange)
     return all(np.array_equal(total[name], value) for name, value in contribution(VICTIM, play.plan).items())
@@ -60,7 +60,7 @@ def test_the_sum_of_keys_opens_the_sum_and_no_upload() -> None:
     state = play.states[-1]
     openings = [ring.from_bytes(m.body["share"].tobytes()) for m in play.replies if m.stage == "open"]
     key = interpolated([1, 2], np.stack(openings[:2]), 0)
-    everything = encryption.decrypt(ring.joined(*state.totals), Placing.of(play.plan), key, state.exchange)
+    everything = encryption.decrypt(state.totals, Placing.of(play.plan), key, state.exchange)
     assert np.array_equal(everything["w"], found.total["w"])  # the server has the sum of keys
     mean = ring.residues(np.rint(ring.centred(key) / CLIENTS).astype(np.int64))
     for guess in (key, mean, np.zeros_like(key)):
@@ -71,7 +71,8 @@ def test_the_sum_of_keys_opens_the_sum_and_no_upload() -> None:
 def test_what_two_opened_keys_leave_of_each_is_wide_and_of_ternary_ones_is_not() -> None:
     """Half of the sum is the best estimate of a Gaussian key. Its error keeps the deviation over sqrt(2); at six
     standard errors of 2^16 draws. Of two ternary keys, the sums 2 and -2 give both away: in 2 of 9 entries."""
-    draw = np.concatenate([encryption.draw_key(SecureRandomStream()) for _ in range(64)]).reshape(2, -1)
+    encoding = Placing.of(Play().plan).encoding
+    draw = np.concatenate([encryption.draw_key(encoding, SecureRandomStream()) for _ in range(64)]).reshape(2, -1)
     left = (draw[0] - draw.sum(axis=0) / 2).std()
     assert abs(left / (DEVIATION / np.sqrt(2)) - 1) < 6 / np.sqrt(2 * draw.shape[1])
     assert left > 3.2
@@ -111,8 +112,9 @@ def test_an_upload_made_from_the_victims_cancels_nothing_that_the_server_could_n
             stolen.update(message.body)
         if message.stage != "upload" or message.sender != 7:
             return message
-        y = ring.joined(*(stolen[name] for name in encryption.PLANES))
-        body = dict(message.body) | dict(zip(encryption.PLANES, ring.planes((MODULUS - y) % MODULUS), strict=True))
+        rows = [ring.joined(*(stolen[name][row] for name in encryption.PLANES), q=q) for row, q in enumerate(MODULI)]
+        minus = np.stack([(q - y) % q for y, q in zip(rows, MODULI, strict=True)])
+        body = dict(message.body) | dict(zip(encryption.PLANES, ring.planes(minus), strict=True))
         return replace(message, body=body | {"signature": resigned(play, body)})
 
     play.reply = copy
@@ -127,13 +129,18 @@ def resigned(play: Play, body: dict[str, np.ndarray]) -> np.ndarray:
     exchange, ephemeral = play.clients[7].exchange, body["ephemeral"].tobytes()
     hashes = b"".join(_hash(bundle) for bundle in body["bundles"])
     seed = seed_of_tests(exchange, 7, ephemeral, hashes)
-    ciphertext = _hash(np.concatenate([body[name].view(np.uint8) for name in encryption.PLANES]))
+    ciphertext = _hash(np.concatenate([body[name].reshape(-1).view(np.uint8) for name in encryption.PLANES]))
     statement = upload_statement(exchange, 7, body["source"].tobytes(), ciphertext, seed, body["tests"].tobytes())
     return signed(IDENTITIES, 7, statement)
 
 
 def _hash(data: np.ndarray) -> bytes:
     return hashlib.sha256(data.tobytes()).digest()
+
+
+def first_row(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+    """An upload modulo the first prime."""
+    return ring.joined(*(part[0] for part in parts))
 
 
 def test_an_upload_looks_uniform_whatever_it_holds() -> None:
@@ -146,10 +153,10 @@ def test_an_upload_looks_uniform_whatever_it_holds() -> None:
     largest = {t.name: np.full(t.shape, int(t.bound / t.step)) for t in placing.tensors}
 
     def statistic(key: np.ndarray) -> float:
-        parts = [ring.joined(*encryption.encrypt(largest, placing, key, bytes([k]) * 32, stream)) for k in range(16)]
+        parts = [first_row(encryption.encrypt(largest, placing, key, bytes([k]) * 32, stream)) for k in range(16)]
         values = np.concatenate(parts)
         counts = np.bincount(values // (MODULUS // 16 + 1), minlength=16)
         return float(((counts - values.size / 16) ** 2 / (values.size / 16)).sum())
 
-    assert statistic(encryption.draw_key(stream)) < 48
-    assert statistic(np.zeros(2048, np.int64)) > 1000
+    assert statistic(encryption.draw_key(placing.encoding, stream)) < 48
+    assert statistic(np.zeros(placing.encoding.degree, np.int64)) > 1000

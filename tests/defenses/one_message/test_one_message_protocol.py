@@ -215,3 +215,4 @@ def test_the_plan_says_that_it_is_experimental_and_how_many_bytes_a_message_has(
     assert sent[0] > 0.98 * plan.upload_bytes
     assert IDENTITIES.fingerprint in str(plan)
     assert Placing.of(plan).blocks == 1
+    assert Placing.of(plan).encoding.primes == 2  # a tensor of 64 bits

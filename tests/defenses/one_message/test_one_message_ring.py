@@ -10,29 +10,30 @@ from hypothesis import strategies as st
 
 from securefed._sampling.random_stream import SecureRandomStream
 from securefed.defenses._one_message import ring
-from securefed.defenses._one_message.parameters import DEGREE, MODULUS, MODULUS_BITS
+from securefed.defenses._one_message.parameters import DEGREE, MODULI, MODULUS, MODULUS_BITS
 
 ELEMENTS = st.one_of(
     st.integers(0, MODULUS - 1), st.sampled_from([0, 1, 2, MODULUS - 1, MODULUS - 2, MODULUS // 2, MODULUS // 2 + 1])
 )
 
 
-def exact_product(a: list[int], s: list[int]) -> list[int]:
+def exact_product(a: list[int], s: list[int], q: int) -> list[int]:
     """Multiply modulo X^n + 1 and q, by one product of long integers."""
-    width = 2 * MODULUS_BITS + DEGREE.bit_length()
-    long = [sum((value % MODULUS) << (width * place) for place, value in enumerate(side)) for side in (a, s)]
+    size = len(a)
+    width = 2 * MODULUS_BITS + size.bit_length()
+    long = [sum((value % q) << (width * place) for place, value in enumerate(side)) for side in (a, s)]
     both = long[0] * long[1]
     mask = (1 << width) - 1
-    rows = [(both >> (width * place)) & mask for place in range(2 * DEGREE)]
-    return [(rows[k] - rows[k + DEGREE]) % MODULUS for k in range(DEGREE)]
+    rows = [(both >> (width * place)) & mask for place in range(2 * size)]
+    return [(rows[k] - rows[k + size]) % q for k in range(size)]
 
 
-def test_the_modulus_is_the_largest_prime_of_its_bits_for_which_the_ring_splits() -> None:
-    assert gmpy2.is_prime(MODULUS, 50)
-    assert MODULUS % (2 * DEGREE) == 1
-    assert MODULUS.bit_length() == MODULUS_BITS
-    larger = range(MODULUS + 2 * DEGREE, 2**MODULUS_BITS, 2 * DEGREE)
-    assert not any(gmpy2.is_prime(value, 50) for value in larger)
+def test_the_moduli_are_the_largest_primes_of_their_bits_for_which_both_rings_split() -> None:
+    step = 4 * DEGREE
+    primes = [q for q in range(MODULI[1], 2**MODULUS_BITS, step) if gmpy2.is_prime(q, 50)]
+    assert MODULI[1] % step == 1
+    assert primes == sorted(MODULI)
+    assert all(q.bit_length() == MODULUS_BITS for q in MODULI)
 
 
 @given(st.lists(st.tuples(ELEMENTS, ELEMENTS), min_size=1, max_size=20))
@@ -84,8 +85,12 @@ def test_sums_of_parts_are_the_parts_of_sums() -> None:
 )
 @pytest.mark.parametrize("public", ["largest", "uniform"])
 def test_products_of_polynomials_are_exact_for_every_key(key: np.ndarray, public: str) -> None:
-    a = np.full(DEGREE, MODULUS - 1, np.int64) if public == "largest" else ring.uniform(DEGREE, SecureRandomStream())
-    assert ring.product(a.reshape(1, -1), key)[0].tolist() == exact_product(a.tolist(), key.tolist())
+    for q, copies in ((MODULI[0], 1), (MODULI[0], 2), (MODULI[1], 2)):
+        longer = np.concatenate([key, key[::-1]][:copies])
+        a = ring.uniform(longer.size, SecureRandomStream(), q)
+        if public == "largest":
+            a[:] = q - 1
+        assert ring.product(a.reshape(1, -1), longer, q)[0].tolist() == exact_product(a.tolist(), longer.tolist(), q)
 
 
 def test_products_of_many_blocks_are_those_of_each() -> None:
