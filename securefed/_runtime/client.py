@@ -40,7 +40,7 @@ COMMIT, REVEAL = "commit", "reveal"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts(SumFacts):
+class AlgorithmFacts(SumFacts):
     """The facts of a sum, and the algorithm that computes its contributions (`Terms`).
 
     Attributes:
@@ -71,7 +71,7 @@ class ClientNode(SumNode):
     """Answers a stage for many simulated clients at once, this one included; the in-process transport calls it instead
     of `handle`. `None` for a client that answers alone."""
 
-    def __init__(self, client: ClientId, run: str, terms: RunFacts, data: Dataset, **settings: Any) -> None:
+    def __init__(self, client: ClientId, run: str, terms: AlgorithmFacts, data: Dataset, **settings: Any) -> None:
         self.algorithm, self._agreed = terms.algorithm, terms
         super().__init__(client, run, terms, **settings)
         own: Any = self.algorithm

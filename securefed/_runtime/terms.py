@@ -17,7 +17,7 @@ from securefed._class_names import ClassName, numbered_apart, numbering
 from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
-from securefed._runtime.client import ClientNode, RunFacts
+from securefed._runtime.client import AlgorithmFacts, ClientNode
 from securefed._runtime.cohorts import check_no_noise, check_reveal, revealed_scalars
 from securefed._runtime.exchange_header import EVALUATE, MAX_VOID, TRAIN, ExchangeSchedule
 from securefed._runtime.privacy_checks import check_cohort_secrecy, check_evaluation, check_sampling, sampler_of
@@ -37,7 +37,7 @@ from securefed.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms(RunFacts):
+class Terms(AlgorithmFacts):
     """The facts of a sum, and the algorithm that computes its contributions; made and checked by `of`.
 
     Attributes:

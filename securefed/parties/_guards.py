@@ -7,8 +7,9 @@ and of parties in a result.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from securefed._hyperparameters import check_integer
 from securefed._persistence.sealing import Seal
@@ -23,9 +24,6 @@ from securefed.defenses._differential_privacy.distributed import DistributedNois
 from securefed.defenses._grouped_sums import Grouped, masking_in
 from securefed.errors import ConfigError
 
-if TYPE_CHECKING:
-    from securefed.parties._terms import SumTerms
-
 COUNT: Final = "count"
 """Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
 _COUNTS: Final = (COUNT, "counts")
@@ -33,7 +31,32 @@ _COUNTS: Final = (COUNT, "counts")
 _LEAST_BLOCK, _OF_MANY, _MANY = 2, 3, 8
 
 
-def rule_of(terms: SumTerms) -> SumRule:
+class GuardedTerms(Protocol):
+    """The part of terms (`SumTerms`) that is read here."""
+
+    @property
+    def clients(self) -> int: ...
+    @property
+    def cohort(self) -> int: ...
+    @property
+    def defense(self) -> Defense: ...
+    @property
+    def base(self) -> bool: ...
+    @property
+    def epsilon(self) -> float | None: ...
+    @property
+    def answer_after(self) -> float | None: ...
+    @property
+    def least_rows(self) -> int | None: ...
+    @property
+    def least_parties(self) -> int | None: ...
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def plan(self) -> Plan: ...
+
+
+def rule_of(terms: GuardedTerms) -> SumRule:
     """Return the rule by which clients of these terms let sums out.
 
     With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
@@ -48,7 +71,7 @@ def adds_noise(defense: Defense) -> bool:
     return any(isinstance(link, CentralGaussian | DistributedNoise) for link in defense.transforms)
 
 
-def notes(terms: SumTerms) -> tuple[str, ...]:
+def notes(terms: GuardedTerms) -> tuple[str, ...]:
     """Return the sentences about other sums of the same data, and about small numbers, for the plan."""
     out: list[str] = []
     if not terms.base:
@@ -84,7 +107,7 @@ def notes(terms: SumTerms) -> tuple[str, ...]:
     return tuple(out)
 
 
-def check_minima(terms: SumTerms) -> None:
+def check_minima(terms: GuardedTerms) -> None:
     """Raise `ConfigError` for minima that no sum of these terms can reach, or that they cannot check."""
     if terms.least_parties is not None:
         check_integer("least_parties", terms.least_parties, 1)
@@ -141,7 +164,7 @@ def open_beside(state: Path, seal: Seal | None, *, expected: bool, named: Path |
     return Ledger.beside(path, own, expected=expected or named is not None)
 
 
-def run_budget(terms: SumTerms, book: LedgerEntries | None = None) -> Ledger | None:
+def run_budget(terms: GuardedTerms, book: LedgerEntries | None = None) -> Ledger | None:
     """Return the ledger of one run that limits it to the epsilon of its terms; `None` where they name none."""
     if terms.epsilon is None:
         return None
@@ -157,14 +180,14 @@ def counts_rows(name: str) -> bool:
     return name.rpartition(".")[2] in _COUNTS
 
 
-def _default_block(terms: SumTerms) -> int:
+def _default_block(terms: GuardedTerms) -> int:
     """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
     if terms.base or identities_in(terms.defense.aggregation) is None:
         return 1
     return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
 
 
-def _smallest_group(terms: SumTerms) -> int:
+def _smallest_group(terms: GuardedTerms) -> int:
     """Return the number of clients of the smallest group; the cohort where one sum is made."""
     aggregation = terms.defense.aggregation
     return terms.cohort // (aggregation.groups if isinstance(aggregation, Grouped) else 1)
