@@ -14,10 +14,12 @@ from securefed._auditing.alerts import alert as kinds
 from securefed._auditing.alerts.alert import KINDS, Alert
 from securefed._auditing.alerts.category_groups import indicator, singled_out
 from securefed._auditing.alerts.column_values import MOST_LEVELS, ColumnValues, column_values
+from securefed._auditing.alerts.domination import dominating
+from securefed._auditing.alerts.loose_relations import loose_relations
 from securefed._auditing.alerts.near_copies import near_copies
 from securefed._auditing.alerts.relations import relations
 from securefed._auditing.alerts.table_facts import TableFacts
-from securefed._auditing.alerts.words import OF_A_CODE, OF_FEW_LARGE, OPENS, TOGETHER, listed
+from securefed._auditing.alerts.words import OF_A_CODE, OF_FAR_OFF, OF_FEW_LARGE, OPENS, TOGETHER, listed
 from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
 
@@ -169,6 +171,25 @@ def _related(names: Sequence[str], table: Array, fewest: int, told: set[bytes]) 
             count = int(np.count_nonzero(relation.gaps))
             text = f"A weighted sum of columns {listed(columns)} is the same in all rows but {count}."
             yield _Found(kinds.COMBINATION, " with ".join(columns), count, text)
+    known |= {_dominating(table[:, place], fewest) for place in range(len(names))}
+    for relation in loose_relations(table, fewest):
+        if (key := (relation.gaps != 0).tobytes()) not in known:
+            known.add(key)
+            *parts, last = (names[place] for place in relation.places)
+            count, others = int(np.count_nonzero(relation.gaps)), sorted(parts, key=_natural)
+            say = f"{listed(others)} {'says' if len(others) == 1 else 'say'}"
+            text = f"In {_rows(count)} column {last} is far from what {say}, and near it in all others."
+            yield _Found(
+                kinds.COMBINATION, " with ".join(sorted([*parts, last], key=_natural)), count, text, OF_FAR_OFF
+            )
+
+
+def _dominating(column: Array, fewest: int) -> bytes:
+    """Return which rows dominate a column around its mean, as `known` has them."""
+    weights = column - column.mean()
+    count = next((count for count, _ in dominating(*np.unique(weights, return_counts=True), fewest)), 0)
+    largest = np.argsort(-np.abs(weights), kind="stable")[:count]
+    return np.asarray(np.isin(np.arange(len(column)), largest)).tobytes()
 
 
 def _usual(table: Array, fewest: int) -> Iterator[tuple[int, float]]:

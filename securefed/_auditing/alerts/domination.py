@@ -22,21 +22,28 @@ _ROWS_FOR_EACH: Final = 10
 """Rows of the table for each row that dominates; of fewer, the largest hold most of the squares by chance."""
 
 
-def dominating(values: Array, counts: Array, fewest: int) -> list[tuple[int, float]]:
+def dominating(values: Array, counts: Array, fewest: int, several: float = SEVERAL) -> list[tuple[int, float]]:
     """List the numbers of rows that dominate a column, each with their share of the sum of squares; the least first.
 
     Args:
         values: the distinct values of the column.
         counts: by value, the number of rows.
         fewest: number of rows from which on they are not few.
+        several: share from which on more than one row dominates.
     """
     size = np.abs(values).max(initial=0.0)
     if not size > 0 or not np.isfinite(size):
         return []
     squares = (values / size) ** 2  # scaled, so that none overflows
     order, rows = np.argsort(-squares, kind="stable"), int(counts.sum())
-    largest = np.repeat(squares[order[:fewest]], counts[order[:fewest]])[: fewest - 1]
-    shares = np.cumsum(largest) / float(counts @ squares)
-    wanted = [SEVERAL if count * _ROWS_FOR_EACH <= rows else np.inf for count in range(1, len(shares) + 1)]
+    largest = np.repeat(squares[order[:fewest]], counts[order[:fewest]])[:fewest]
+    shares = np.cumsum(largest[: fewest - 1]) / float(counts @ squares)
+    wanted = [several if count * _ROWS_FOR_EACH <= rows else np.inf for count in range(1, len(shares) + 1)]
     wanted[0] = DOMINANT
-    return [(place + 1, float(shares[place])) for place in range(len(shares)) if shares[place] >= wanted[place]]
+    # of more rows that hold as much no few dominate
+    apart = [place + 1 == len(largest) or largest[place + 1] < largest[place] for place in range(len(shares))]
+    return [
+        (place + 1, float(shares[place]))
+        for place in range(len(shares))
+        if apart[place] and shares[place] >= wanted[place]
+    ]

@@ -63,6 +63,11 @@ OF_FEW_LARGE: Final = (
     "one over all parties, gives it away. Take the logarithm or clip the column before training."
 )
 """The risk of a column that several rows dominate together, and what to do."""
+OF_FAR_OFF: Final = (
+    "Second moments of these columns, added or subtracted, are nearly a weighted sum of these rows, also over all "
+    f"parties: {_ONE_OR_FEW}. Correct the values, or leave one of the columns out."
+)
+"""The risk of few rows that are far off what columns say of each other, and what to do."""
 TOGETHER: Final[Mapping[str, str]] = {
     kinds.RARE_CATEGORY: "{number} columns have values that few rows hold, the rarest {least}: {names}.",
     kinds.COMBINATION: "{number} combinations of columns single few rows out, the rarest {least}: {names}.",

@@ -61,6 +61,11 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
     tables["a copy in other units that two rows break"] = (
         replace(facts, columns=(*facts.columns, copy)), kinds.COMBINATION, "lab 2 with lab 9",
     )  # fmt: skip
+    noise = 0.02 * np.random.default_rng(2).normal(size=ROWS)
+    visit = TableColumn("lab 9", values["lab 2"] + noise + 2.0 * few(1))
+    tables["a second visit that is far off in one row"] = (
+        replace(facts, columns=(*facts.columns, visit)), kinds.COMBINATION, "lab 2 with lab 9",
+    )  # fmt: skip
     wide = TableColumn("smoker ever", np.maximum(values["smoker"], few(9) * (np.arange(ROWS) > 5)))
     tables["two categories that few people tell apart"] = (
         replace(facts, columns=(*facts.columns, wide)), kinds.COMBINATION, "smoker with smoker ever",

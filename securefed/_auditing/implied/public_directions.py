@@ -8,6 +8,7 @@ what columns mean, or from means and standard deviations that were published so 
     a rare quantity      a column that has one usual value u in almost all rows: x - u
     a near copy          two columns of which one follows from the other in almost all rows: x - slope z - offset
     a broken relation    a column that is a sum of others in almost all rows, as a total is: x - sum of slope z - offset
+    a loose relation     the same where the other rows are near it, as a ratio or a second visit is, and few far off
     a dominated column   a column in which few rows hold most of the sum of squares: x, or x - mean, in these rows
 """
 
@@ -15,16 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from securefed._auditing.alerts.category_groups import Indicator, indicator, singled_out
 from securefed._auditing.alerts.domination import dominating
+from securefed._auditing.alerts.loose_relations import loose_relations
 from securefed._auditing.alerts.near_copies import near_copies
 from securefed._auditing.alerts.relations import relations
 from securefed._auditing.alerts.words import listed
 from securefed._auditing.implied.truth import Truth
 from securefed._tensors import Array
+
+_SEVERAL: Final = 0.5
+"""Share of a sum of squares from which on a few rows are tried as those who dominate; alerts need more of several."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ def directions(rows: Array, truth: Truth) -> Iterator[Direction]:
         told.add(one.people.tobytes())
         if _few_of_one_sign(one, truth):
             yield one
-    for one in _broken_relations(rows, truth):
+    for one in (*_broken_relations(rows, truth), *_loose_relations(rows, truth)):
         if one.people.tobytes() not in told and _few_of_one_sign(one, truth):
             yield one
 
@@ -143,7 +149,7 @@ def _dominated(name: str, place: int, rows: Array, truth: Truth) -> Iterator[Dir
     """
     for centre in (0.0, float(rows[:, place].mean())):
         weights = rows[:, place] - centre
-        for count, _ in dominating(*np.unique(weights, return_counts=True), truth.few):
+        for count, _ in dominating(*np.unique(weights, return_counts=True), truth.few, _SEVERAL):
             largest = np.argsort(-np.abs(weights), kind="stable")[:count]
             only = np.where(np.isin(np.arange(len(rows)), largest), weights, 0.0)
             who = f"the {count} who dominate" if count > 1 else "the one who dominates"
@@ -155,3 +161,11 @@ def _broken_relations(rows: Array, truth: Truth) -> Iterator[Direction]:
         names = listed([truth.column(place) for place in sorted(one.places)])
         words = f"a weighted sum of {names} is not the usual one"
         yield Direction(words, one.places, one.gaps, one.coefficients, -one.offset, float(one.gaps.sum()))
+
+
+def _loose_relations(rows: Array, truth: Truth) -> Iterator[Direction]:
+    """List the directions of rows far off a relation that the others nearly keep; the size of the gap is not public."""
+    for one in loose_relations(rows, truth.few, _SEVERAL):
+        *parts, last = (truth.column(place) for place in one.places)
+        words = f"{last} is far from what {listed(parts)} {'says' if len(parts) == 1 else 'say'}"
+        yield Direction(words, one.places, one.gaps, one.coefficients, -one.offset, 0.0)
