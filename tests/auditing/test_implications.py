@@ -301,6 +301,20 @@ def test_a_row_that_is_far_from_what_a_second_visit_or_a_ratio_says_is_read() ->
     assert found.words.startswith("the row of one person (column ") and " is far from what " in found.words
 
 
+def test_a_person_who_dominates_a_principal_component_is_read_and_five_people_are_not() -> None:
+    """The profile of a patient who stands out in ten columns, and in none alone, is an eigenvector of the moments."""
+    rng = np.random.default_rng(3)
+    for people, found in ((1, True), (5, False)):
+        table = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 40)) + rng.normal(size=(300, 40))
+        table[:people, 5:15] += 12.0
+        table = _scaled(*table.T)
+        truth = Truth([Dataset(table)], None, table[:0], Public.of([Dataset(table)]), 0)
+        read = people_in_moments(table.T @ table, table, truth)
+        assert (read is not None and read.leakage > max(0.3, read.chance + 0.2)) == found
+        if found:
+            assert re.fullmatch(r"the row of one person \(the one who dominates principal component \d\)", read.words)
+
+
 def _scaled(*columns: np.ndarray) -> np.ndarray:
     table = np.column_stack(columns)
     return (table - table.mean(axis=0)) / table.std(axis=0)

@@ -231,6 +231,17 @@ def test_labels_are_counted_behind_any_head(case: str, rows: int) -> None:
     assert cell.leakage.low > 0.999  # of one row the label is exact; of several the counts are right here
 
 
+def _of_any_share(rows: int, generator: torch.Generator) -> Tensor:
+    return (torch.rand(rows, generator=generator) < torch.rand(1, generator=generator)).long()
+
+
+def test_labels_of_many_rows_behind_two_outputs_are_counted_by_the_scale_of_known_rows() -> None:
+    """The bias's gradient is n (p - y) summed: with the mean probability of known rows for p it counts the labels."""
+    report, _, _ = head(2, nn.CrossEntropyLoss(), 60, _of_any_share, bias=True)
+    cell = cells(report, "server", "labels")["training/last layer"]
+    assert cell.leakage.low > 0.9
+
+
 def test_an_estimate_that_is_the_guess_is_no_attack_that_found_nothing(tmp_path: Any) -> None:
     report, _, _ = head(5, nn.CrossEntropyLoss(), 4, _five, bias=False)
     (line,) = [line for line in str(report).splitlines() if "sum only" in line and "training/last layer" in line]

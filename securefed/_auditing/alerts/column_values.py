@@ -96,8 +96,11 @@ class ColumnValues:
         return {value: count for place, (value, count) in enumerate(pairs) if place != usual}
 
     def dominating(self, fewest: int) -> tuple[int, float]:
-        """Return how many rows dominate the column and their share, as it stands or around its mean; 0 for none."""
-        if not self.numeric or len(self.values) < 2:
+        """Return how many rows dominate the column and their share, as it stands or around its mean; 0 for none.
+
+        Of a category no few rows do: all that have it hold as much.
+        """
+        if not self.numeric or len(self.values) < 3:
             return 0, 0.0
         scaled = self.values / np.abs(self.values).max()  # so that no sum overflows
         mean = float(self.counts @ scaled) / self.rows

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from securefed._auditing.alerts.domination import SEVERAL, dominating
+from securefed._auditing.alerts.domination import SEVERAL, dominating, set_apart
 from securefed._auditing.alerts.relations import Relation
 from securefed._tensors import Array
 
@@ -57,7 +57,7 @@ def _of_column(
 ) -> Iterator[Relation]:
     """Follow one column from more and more others, and take those by which the few rows are farthest off."""
     parts: list[int] = []
-    multiples, best, most = np.zeros(0), None, 0.0
+    multiples, best, most, ones = np.zeros(0), None, 0.0, np.ones(len(table), int)
     for _ in range(min(_PARTS, len(used) - 1, len(table) // _FOR_EACH)):
         explained = np.abs(moments[:, place] - moments[:, parts] @ multiples)
         explained[[place, *parts]] = -1.0
@@ -67,8 +67,8 @@ def _of_column(
         left = float(gaps @ gaps) / len(gaps)
         if left < _EXACT:
             break
-        for count, share in dominating(*np.unique(gaps, return_counts=True), fewest, several)[:1]:
-            if left * (1 - share) <= _LEFT and share > most + _BETTER:
+        for count, share in dominating(gaps, ones, fewest, several)[:1]:
+            if left * (1 - share) <= _LEFT and share > most + _BETTER and set_apart(gaps, count):
                 best, most = _relation(place, parts, multiples, gaps, count, columns, used), share
     if best is not None:
         yield best

@@ -66,6 +66,7 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
     tables["a second visit that is far off in one row"] = (
         replace(facts, columns=(*facts.columns, visit)), kinds.COMBINATION, "lab 2 with lab 9",
     )  # fmt: skip
+    tables["a patient who stands out in many columns"] = (_outlier(facts), kinds.DOMINATED, "principal component 1")
     wide = TableColumn("smoker ever", np.maximum(values["smoker"], few(9) * (np.arange(ROWS) > 5)))
     tables["two categories that few people tell apart"] = (
         replace(facts, columns=(*facts.columns, wide)), kinds.COMBINATION, "smoker with smoker ever",
@@ -91,6 +92,13 @@ def _with(name: str, cells: Array) -> TableFacts:
     facts = clean()
     others = tuple(column for column in facts.columns if column.name != name)
     return replace(facts, columns=(*others, TableColumn(name, cells)))
+
+
+def _outlier(facts: TableFacts) -> TableFacts:
+    """Add columns in each of which one row has 8 standard deviations, and of which no other row has much in common."""
+    rng, first = np.random.default_rng(3), np.arange(ROWS) == 7
+    more = [TableColumn(f"gene {number}", rng.normal(size=ROWS) + 8.0 * first) for number in range(12)]
+    return replace(facts, columns=(*facts.columns, *more))
 
 
 def _first(facts: TableFacts, rows: int) -> TableFacts:

@@ -10,15 +10,16 @@ are taken from its own second moment. What the other rows add is taken off as so
 = G a + c sum x_i, the mean row m and the sum t of the few rows' weights, x = (G a + c sum x_i - m (sum w_i - t)) / t.
 Means to three digits, as a paper prints them, are enough for that where the sums are not known.
 
-Chance is measured by 100 permutations of the weights to other people: the mean of these in place of those. A column
-counts as read where the estimate's error is below the 1 % quantile of these errors.
+Chance is measured by 100 permutations of the weights to other people: the mean of these in place of those.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from securefed._auditing.implied.truth import Truth
 from securefed._tensors import Array
 
 _PERMUTATIONS: Final = 100
-_QUANTILE: Final = 0.01
+_QUANTILE: Final = 0.99
 _FEWEST: Final = 3
 """Fewest columns beside those of the direction itself: two values of a person may be right by chance."""
 
@@ -49,24 +50,22 @@ class ReadPeople:
         count: their number.
         leakage: 1 - error / error of the pool's mean, over the scaled columns beside those of the direction; at least
             -1, since an estimate worse than the guess says nothing of people, however bad it is.
-        chance: the 99 % quantile of the same for permuted weights.
         error: relative error of the scaled estimate.
         baseline: that of the pool's mean.
-        read: names of the columns that were read.
+        others: leakages of as many other people in place of these, drawn when they are asked for.
     """
 
     words: str
     count: int
     leakage: float
-    chance: float
     error: float
     baseline: float
-    read: tuple[str, ...]
+    others: Callable[[], Array] = field(compare=False, repr=False)
 
-    def beats(self, other: ReadPeople, gain: float = 0.0) -> bool:
-        """Return whether it is more of a leak: first what is above chance, then what is larger, by more than `gain`."""
-        mine, others = self.leakage > self.chance, other.leakage > other.chance
-        return mine > others or (mine == others and self.leakage > other.leakage + gain)
+    @cached_property
+    def chance(self) -> float:
+        """The 99 % quantile of the leakages of other people."""
+        return float(np.quantile(self.others(), _QUANTILE))
 
 
 def people_in_moments(gram: Array, rows: Array, truth: Truth) -> ReadPeople | None:
@@ -80,14 +79,15 @@ def people_in_moments(gram: Array, rows: Array, truth: Truth) -> ReadPeople | No
     Returns:
         The best direction's; `None` where no public direction has few rows.
     """
-    best: ReadPeople | None = None
-    sums = column_sums(gram, rows)
+    sums, found = column_sums(gram, rows), list[tuple[float, ReadPeople]]()
     for direction in directions(rows, truth):
         for estimate, words, gain in _estimates(gram, sums, direction, rows):
-            found = score_people(estimate, words, direction.weights, direction.columns, rows, truth)
-            if found is not None and (best is None or found.beats(best, gain)):
-                best = found
-    return best
+            read = score_people(estimate, words, direction.weights, direction.columns, rows, truth)
+            if read is not None:
+                found.append((gain - read.leakage, read))
+    best = [read for _, read in sorted(found, key=itemgetter(0))]
+    above = (read for read in best if read.leakage > 0 and read.leakage > read.chance)
+    return next(above, best[0] if best else None)
 
 
 def _estimates(gram: Array, sums: Array, direction: Direction, rows: Array) -> Iterator[tuple[Array, str, float]]:
@@ -149,28 +149,18 @@ def score_people(
     scaled = rows[:, counted] / scale[counted]
     shares = weights[places] / weights[places].sum()
     true, guess = shares @ scaled[places], scaled.mean(axis=0)
-    errors = np.abs(estimate[counted] / scale[counted] - true)
-    rng = np.random.default_rng([truth.seed, 17])
-    rest = np.setdiff1d(np.arange(len(rows)), places)
-    if not len(rest):
+    baseline, rest = float(np.linalg.norm(guess - true)), np.setdiff1d(np.arange(len(rows)), places)
+    if not len(rest) or baseline == 0:
         return None
-    others = rest[rng.integers(len(rest), size=(_PERMUTATIONS, len(places)))]
-    chances = np.abs(np.einsum("m,pmj->pj", shares, scaled[others]) - true)
-    read = errors < np.quantile(chances, _QUANTILE, axis=0)
-    baseline = float(np.linalg.norm(guess - true))
-    if baseline == 0:
-        return None
-    leaks = 1 - np.linalg.norm(chances, axis=1) / baseline
-    size = float(np.linalg.norm(true)) or 1.0
-    return ReadPeople(
-        f"{_who(len(places))}{_where(len(counted), len(varied))} ({words})",
-        len(places),
-        max(1 - float(np.linalg.norm(errors)) / baseline, _LEAST),
-        float(np.quantile(leaks, 1 - _QUANTILE)),
-        float(np.linalg.norm(errors)) / size,
-        baseline / size,
-        tuple(truth.column(int(place)) for place in counted[read]),
-    )
+
+    def others() -> Array:
+        rng = np.random.default_rng([truth.seed, 17])
+        drawn = rest[rng.integers(len(rest), size=(_PERMUTATIONS, len(places)))]
+        return np.asarray(1 - np.linalg.norm(np.einsum("m,pmj->pj", shares, scaled[drawn]) - true, axis=1) / baseline)
+
+    error, size = float(np.linalg.norm(estimate[counted] / scale[counted] - true)), float(np.linalg.norm(true)) or 1.0
+    who = f"{_who(len(places))}{_where(len(counted), len(varied))} ({words})"
+    return ReadPeople(who, len(places), max(1 - error / baseline, _LEAST), error / size, baseline / size, others)
 
 
 def _where(counted: int, columns: int) -> str:
