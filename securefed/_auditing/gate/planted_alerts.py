@@ -43,6 +43,7 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
         "a scaled column of a rare category": ("rare", (few(4) - 4 / ROWS) / few(4).std(), kinds.RARE_CATEGORY),
         "a rare category in words": ("blood", np.where(few(3) > 0, "Bombay", values["blood"]), kinds.RARE_CATEGORY),
         "a code that three have": ("stage", np.where(few(3) > 0, 9.0, values["stage"]), kinds.RARE_CATEGORY),
+        "a ward of 26 that two have": ("ward", _wards(), kinds.RARE_CATEGORY),
         "a count that is 0 but for four": ("visits", few(4) * (np.arange(ROWS) + 1.5), kinds.RARE_CATEGORY),
         "a row that dominates": ("lab 1", heavy, kinds.DOMINATED),
         "two rows that dominate": ("lab 1", np.where(few(2) > 0, 300.0, values["lab 1"]), kinds.DOMINATED),
@@ -99,6 +100,11 @@ def _outlier(facts: TableFacts) -> TableFacts:
     rng, first = np.random.default_rng(3), np.arange(ROWS) == 7
     more = [TableColumn(f"gene {number}", rng.normal(size=ROWS) + 8.0 * first) for number in range(12)]
     return replace(facts, columns=(*facts.columns, *more))
+
+
+def _wards() -> Array:
+    """Number wards from 1 on; 25 of them have eleven or twelve rows, and the last has two."""
+    return np.where(np.arange(ROWS) < 2, 26.0, np.random.default_rng(4).permutation(np.arange(ROWS) % 25) + 1.0)
 
 
 def _first(facts: TableFacts, rows: int) -> TableFacts:
