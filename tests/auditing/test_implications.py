@@ -366,6 +366,22 @@ def test_the_row_of_the_one_person_of_a_class_is_read_where_columns_are_scaled_o
     assert found.verdict.word == EXPOSED and found.leakage.low > 0.999 and "(class 2)" in found.part
 
 
+def test_a_score_of_rare_items_that_one_row_breaks_is_read() -> None:
+    """Each item has few rows, and is constant in most small sets of rows."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        items = np.zeros((240, 6))
+        for place in range(6):
+            items[rng.permutation(240)[: 6 + place], place] = 1
+        score = items @ np.arange(1.0, 7)
+        score[61] += 3
+        table = np.column_stack([rng.normal(size=(240, 3)), items, score])
+        table = _scaled(*table.T)
+        truth = Truth([Dataset(table)], None, table[:0], Public.of([Dataset(table)]), 0)
+        found = people_in_moments(table.T @ table, table, truth)
+        assert found is not None and found.leakage > 0.999 and "a weighted sum of " in found.words
+
+
 def _without_owner(path: str) -> str:
     """Drop the column of the hospital, whose words are no features."""
     lines = [line.split(",") for line in Path(path).read_text(encoding="utf-8").splitlines()]
