@@ -191,12 +191,14 @@ def test_people_in_the_sums_of_a_training_loop_are_named_as_not_looked_for(tmp_p
         assert (said in text) == (people == 1)
 
 
-def head(outputs: int, loss: Any, rows: int, drawn: Any, *, bias: bool) -> tuple[Report, list[list[int]], nn.Module]:
+def head(
+    outputs: int, loss: Any, rows: int, drawn: Any, *, bias: bool, inputs: Any = torch.rand
+) -> tuple[Report, list[list[int]], nn.Module]:
     """Audit a network of non-negative inputs to its last layer; return the true labels of each client too."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(10, 24), nn.ReLU(), nn.Linear(24, outputs, bias=bias))
     generator = torch.Generator().manual_seed(1)
-    given = [(torch.rand(n, 10, generator=generator), drawn(n, generator)) for n in (*[rows] * 3, 150)]
+    given = [(inputs(n, 10, generator=generator), drawn(n, generator)) for n in (*[rows] * 3, 150)]
 
     def step(trained: nn.Module, x: Tensor, y: Tensor) -> None:
         descend(trained, x, y, loss)
@@ -229,6 +231,17 @@ def test_labels_are_counted_behind_any_head(case: str, rows: int) -> None:
     report, _, _ = head(outputs, loss, rows, drawn, bias=bias)
     cell = cells(report, "server", "labels")["training/last layer"]
     assert cell.leakage.low > 0.999  # of one row the label is exact; of several the counts are right here
+
+
+def _of_any_share(rows: int, generator: torch.Generator) -> Tensor:
+    return (torch.rand(rows, generator=generator) < torch.rand(1, generator=generator)).long()
+
+
+def test_labels_of_many_rows_behind_two_outputs_are_counted_by_the_scale_of_known_rows() -> None:
+    """The bias's gradient is n (p - y) summed: with the mean probability of known rows for p it counts the labels."""
+    report, _, _ = head(2, nn.CrossEntropyLoss(), 60, _of_any_share, bias=True, inputs=torch.randn)
+    cell = cells(report, "server", "labels")["training/last layer"]
+    assert cell.leakage.low > 0.9
 
 
 def test_an_estimate_that_is_the_guess_is_no_attack_that_found_nothing(tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
-from securefed._auditing.advice.pooled_words import pooled_words
+from securefed._auditing.advice.pooled_words import people_words, pooled_words
 from securefed._auditing.alerts.alert import REPEATED
 from securefed._auditing.engine.kept_utility import Kept, floor_sentence
 from securefed._auditing.engine.statistics import PARTIAL_FROM
@@ -298,14 +298,18 @@ def smallest_sentence(one: Setting | RecordSetting | None) -> str:
 
 
 def pooled_lines(advice: Advice) -> list[str]:
-    """Say what settings that hold for one client leave open of all clients together, where no answer says it."""
+    """Say what settings leave open of all clients together, where no answer says it.
+
+    Of those that hold for one client that is all of it, and of others, whose leak of one client may be small, people.
+    """
     said = " ".join(one.words for one in answers(advice))
     found: dict[str, list[str]] = {}
     for one in advice.tried:
-        words = pooled_words(one) if one.holds else ""
+        words, mark = (pooled_words(one), "+") if one.holds else (people_words(one), "-")
         if words and words not in said:
-            found.setdefault(words, []).append(f"{one.defense}, {one.rounds} round{'s' * (one.rounds != 1)}")
-    return [f"+ {'; '.join(names)}: {words}" for words, names in found.items()]
+            name = f"{one.defense}, {one.rounds} round{'s' * (one.rounds != 1)}"
+            found.setdefault(f"{mark} {{}}: {words}", []).append(name)
+    return [line.replace("{}", "; ".join(names), 1) for line, names in found.items()]
 
 
 def _of_100(chance: float) -> int:

@@ -27,8 +27,12 @@ def pooled_words(one: Setting) -> str:
         said = [_EXPOSED.format(leak=one.pooled_leak)]
     else:
         said = [_MEASURED.format(leak=max(one.pooled_leak, 0.0))] if not math.isnan(one.pooled_leak) else []
-    if one.people_leak > PARTIAL_FROM:
-        said.append(_PEOPLE.format(who=one.people, leak=one.people_leak))
+    said += [people] if (people := people_words(one)) else []
     if one.member_leak > PARTIAL_FROM:
         said.append(_MEMBERS.format(leak=one.member_leak))
     return " ".join(said)
+
+
+def people_words(one: Setting) -> str:
+    """Say which people are read in the sums of a setting; empty for none."""
+    return _PEOPLE.format(who=one.people, leak=one.people_leak) if one.people_leak > PARTIAL_FROM else ""

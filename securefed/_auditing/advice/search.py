@@ -97,7 +97,7 @@ def advise(
             share.
         rounds: number of training rounds; by default as the algorithm's audit case has it.
         settings: hyper-parameters, which replace those of the audit case.
-        standardise: scale every column to mean 0 and standard deviation 1 over all rows.
+        standardise: scale every column to mean 0 and standard deviation 1 over the rows of all clients.
         owner_column: column that says whose row it is.
         label_column: column of the labels in a file.
         colluding: clients that tell the server all they know.

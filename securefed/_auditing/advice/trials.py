@@ -324,9 +324,8 @@ class Trials:
                 found.add(attacked := self._attacked(candidate, result, seed, TARGET, pooled))
                 small = smallest_client(self.prepare(candidate, seed).public.rows)
                 if small is not None:
-                    smallest.add(
-                        attacked if small == TARGET else self._attacked(candidate, result, seed, small, Pooled())
-                    )
+                    again = attacked if small == TARGET else self._attacked(candidate, result, seed, small, Pooled())
+                    smallest.add(again)
                 if done == _HOPELESS and any(min(values) > acceptable for values in found.leaks.values()):
                     break
         except SecureFedError as error:
@@ -381,7 +380,8 @@ class Trials:
         place = Place(self.case.name, candidate.defense, observed.view, seed, client)
         for implied in implied_attempts(place, sources, observed, target, truth):
             if implied.secret in ("people", "membership") and len(observed.members) > 1:
-                pooled.add(implied.secret, implied.attack, implied.leakage, implied.part)
+                leak = implied.leakage if implied.leakage > implied.null_leakage else min(implied.leakage, 0.0)
+                pooled.add(implied.secret, implied.attack, leak, implied.part)
             elif implied.secret in SUMMARIES and candidate.epsilon is None:
                 out.append((f"{implied.attack}, {implied.secret}", implied.leakage, implied.explained))
         return out

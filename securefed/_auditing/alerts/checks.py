@@ -14,10 +14,13 @@ from securefed._auditing.alerts import alert as kinds
 from securefed._auditing.alerts.alert import KINDS, Alert
 from securefed._auditing.alerts.category_groups import indicator, singled_out
 from securefed._auditing.alerts.column_values import MOST_LEVELS, ColumnValues, column_values
+from securefed._auditing.alerts.dominated_components import dominated_components
+from securefed._auditing.alerts.domination import dominating
+from securefed._auditing.alerts.loose_relations import loose_relations
 from securefed._auditing.alerts.near_copies import near_copies
 from securefed._auditing.alerts.relations import relations
 from securefed._auditing.alerts.table_facts import TableFacts
-from securefed._auditing.alerts.words import OF_A_CODE, OF_FEW_LARGE, OPENS, TOGETHER, listed
+from securefed._auditing.alerts.words import OF_A_CODE, OF_A_PROFILE, OF_FAR_OFF, OF_FEW_LARGE, OPENS, TOGETHER, listed
 from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
 
@@ -169,6 +172,36 @@ def _related(names: Sequence[str], table: Array, fewest: int, told: set[bytes]) 
             count = int(np.count_nonzero(relation.gaps))
             text = f"A weighted sum of columns {listed(columns)} is the same in all rows but {count}."
             yield _Found(kinds.COMBINATION, " with ".join(columns), count, text)
+    known |= {_dominating(table[:, place], fewest) for place in range(len(names))}
+    order = sorted(range(len(names)), key=lambda place: _natural(names[place]))
+    yield from _far_off([names[place] for place in order], table[:, order], fewest, known)
+
+
+def _far_off(names: Sequence[str], table: Array, fewest: int, known: set[bytes]) -> Iterator[_Found]:
+    """Check which few rows are far off what columns say of each other, and which dominate a principal component."""
+    for relation in loose_relations(table, fewest):
+        if (key := (relation.gaps != 0).tobytes()) not in known:
+            known.add(key)
+            *parts, last = (names[place] for place in relation.places)
+            count, say = int(np.count_nonzero(relation.gaps)), "says" if len(parts) == 1 else "say"
+            text = f"In {_rows(count)} column {last} is far from what {listed(parts)} {say}, and near it in all others."
+            columns = " with ".join(sorted([*parts, last], key=_natural))
+            yield _Found(kinds.COMBINATION, columns, count, text, OF_FAR_OFF)
+    for one in dominated_components(table, fewest):
+        if (key := (one.weights != 0).tobytes()) not in known:
+            known.add(key)
+            count = int(np.count_nonzero(one.weights))
+            few = "one row holds" if count == 1 else f"{count} rows hold"
+            text = f"In principal component {one.number} of the scaled columns {few} {one.share:.0%} of the squares."
+            yield _Found(kinds.DOMINATED, f"principal component {one.number}", count, text, OF_A_PROFILE)
+
+
+def _dominating(column: Array, fewest: int) -> bytes:
+    """Return which rows dominate a column around its mean, as `known` has them."""
+    weights = column - column.mean()
+    count = next((count for count, _ in dominating(*np.unique(weights, return_counts=True), fewest)), 0)
+    largest = np.argsort(-np.abs(weights), kind="stable")[:count]
+    return np.asarray(np.isin(np.arange(len(column)), largest)).tobytes()
 
 
 def _usual(table: Array, fewest: int) -> Iterator[tuple[int, float]]:

@@ -23,7 +23,9 @@ _SPARSE: Final = 0.5
 and counts take nearly all numbers of their middle, and measurements in steps nearly all of their steps."""
 _MIDDLE: Final = 0.05
 """Share of the rows left out at both ends of that range: counts have a long tail of single large numbers."""
-
+_RARER: Final = -0.5
+"""Rank correlation of numbers and their rows from which on the larger ones are not rarer. Numbers of visits have -.9,
+and numbers of wards about 0."""
 KEY_SHARE: Final = 0.95
 """Values for each row from which on a column counts as a key: a patient who comes twice has one number in two rows."""
 
@@ -67,7 +69,16 @@ class ColumnValues:
         levels = len(self.values)
         if not self.numeric or levels == 2:
             return True
-        return levels * fewest <= self.rows and (levels <= MOST_LEVELS or self.sparse)
+        return levels * fewest <= self.rows and (levels <= MOST_LEVELS or self.sparse or self.numbered)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether whole numbers run from 0 or 1 on without a gap, as codes do, and do not get rarer as counts do."""
+        levels = len(self.values)
+        if not self.whole or self.values[0] not in (0, 1) or self.values[-1] - self.values[0] != levels - 1:
+            return False
+        ranks = np.argsort(np.argsort(self.counts, kind="stable"), kind="stable")
+        return levels > 2 and float(np.corrcoef(self.values, ranks)[0, 1]) > _RARER
 
     @property
     def sparse(self) -> bool:
@@ -96,8 +107,11 @@ class ColumnValues:
         return {value: count for place, (value, count) in enumerate(pairs) if place != usual}
 
     def dominating(self, fewest: int) -> tuple[int, float]:
-        """Return how many rows dominate the column and their share, as it stands or around its mean; 0 for none."""
-        if not self.numeric or len(self.values) < 2:
+        """Return how many rows dominate the column and their share, as it stands or around its mean; 0 for none.
+
+        Of a category no few rows do: all that have it hold as much.
+        """
+        if not self.numeric or len(self.values) < 3:
             return 0, 0.0
         scaled = self.values / np.abs(self.values).max()  # so that no sum overflows
         mean = float(self.counts @ scaled) / self.rows

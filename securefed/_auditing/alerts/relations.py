@@ -20,7 +20,7 @@ _SAME: Final = 1e-6
 _FEWEST: Final = 3
 """Fewest columns of a relation; `near_copies` looks at two."""
 _MORE: Final = 2
-"""Rows beyond the number of columns of which a relation is computed, which the constant and a check take."""
+"""Rows beyond the number of columns of which a relation is computed at least: the constant and a check take them."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ def relations(columns: Array, fewest: int) -> Iterator[Relation]:
     """
     scale = columns.std(axis=0)
     used = np.flatnonzero(scale > 0)
-    size = len(used) + _MORE
-    if len(used) < _FEWEST or len(columns) < fewest * size:
+    # sets as large as they can be, so that a category of few rows varies in most of them
+    size = len(columns) // fewest
+    if len(used) < _FEWEST or size < len(used) + _MORE:
         return
     table = (columns[:, used] - columns[:, used].mean(axis=0)) / scale[used]
     seen = set[tuple[int, ...]]()

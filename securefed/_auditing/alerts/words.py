@@ -63,6 +63,16 @@ OF_FEW_LARGE: Final = (
     "one over all parties, gives it away. Take the logarithm or clip the column before training."
 )
 """The risk of a column that several rows dominate together, and what to do."""
+OF_FAR_OFF: Final = (
+    "Second moments of these columns, added or subtracted, are nearly a weighted sum of these rows, also over all "
+    f"parties: {_ONE_OR_FEW}. Correct the values, or leave one of the columns out."
+)
+"""The risk of few rows that are far off what columns say of each other, and what to do."""
+OF_A_PROFILE: Final = (
+    "That component is nearly what these rows are in many columns at once, so that second moments over all parties, "
+    "and the published component itself, give them away. Take logarithms or clip the columns before training."
+)
+"""The risk of a principal component that few rows dominate, and what to do."""
 TOGETHER: Final[Mapping[str, str]] = {
     kinds.RARE_CATEGORY: "{number} columns have values that few rows hold, the rarest {least}: {names}.",
     kinds.COMBINATION: "{number} combinations of columns single few rows out, the rarest {least}: {names}.",

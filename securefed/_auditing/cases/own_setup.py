@@ -28,8 +28,10 @@ from securefed._auditing.cases.prepared_data import Preparation, Prepared
 from securefed._auditing.cases.utilities import utility
 from securefed._hyperparameters import check_integer
 from securefed.algorithms._base import Algorithm, algorithms
+from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._row_tables import standardised as scaled
+from securefed.datasets.scaling import z_score
 from securefed.errors import ConfigError
 
 Pairs = tuple[tuple[str, Any], ...]
@@ -45,7 +47,7 @@ class OwnSetup:
         rounds: number of training rounds.
         settings: (name, value) pairs of hyper-parameters, which replace those of the case; `None` goes back to the
             algorithm's own default.
-        standardise: whether every column is scaled to mean 0 and standard deviation 1 over all rows.
+        standardise: whether every column is scaled to mean 0 and standard deviation 1 over the rows of all clients.
         owner: fact of the rows that says whose they are; each client is one owner (`data_splits.by_owner` says which).
         fewest: number of people from which on their mean is no leak about people, and a category, class or party is
             not rare: k of the user's release rule.
@@ -93,7 +95,7 @@ class OwnSetup:
             absences = None if self.rows or self.owner else case.absences
             if self.standardise:
                 prepare, absences = _scaled(prepare), None if absences is None else _scaled(absences)
-                words += ", every column scaled over all rows"
+                words += ", every column scaled over the rows of all clients"
             changed = replace(changed, prepare=prepare, data=words, absences=absences)
         return replace(changed, wide=None)  # the harder run has a split and rounds of its own
 
@@ -130,8 +132,21 @@ def _with_settings(case: Case, settings: Pairs) -> Case:
 
 
 def _scaled(prepare: Preparation) -> Preparation:
-    """Return a split that first scales every column of the data set over all rows (`_row_tables.standardised`)."""
-    return lambda source, clients, seed: prepare(scaled(source), clients, seed)
+    """Return a split whose columns have mean 0 and standard deviation 1 over all clients' rows, without the held-out.
+
+    So do the parties of a federation scale: by the rows that they train on. Means over other rows too would leave sums
+    of columns that no attack knows, and which blur what exact centring gives away. The data set is scaled first
+    (`_row_tables.standardised`), by which splits choose columns.
+    """
+
+    def prepare_scaled(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+        made = prepare(scaled(source), clients, seed)
+        scale = z_score(Dataset(np.concatenate([part.x for part in made.clients])))
+        parts, test = tuple(scale(part) for part in made.clients), scale(made.test)
+        bound = max(float(np.abs(part.x).max()) for part in (*parts, test)) or 1.0
+        return replace(made, clients=parts, test=test, public=replace(made.public, feature_bound=bound))
+
+    return prepare_scaled
 
 
 def head(prepared: Prepared, case: Case) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
         "a scaled column of a rare category": ("rare", (few(4) - 4 / ROWS) / few(4).std(), kinds.RARE_CATEGORY),
         "a rare category in words": ("blood", np.where(few(3) > 0, "Bombay", values["blood"]), kinds.RARE_CATEGORY),
         "a code that three have": ("stage", np.where(few(3) > 0, 9.0, values["stage"]), kinds.RARE_CATEGORY),
+        "a ward of 26 that two have": ("ward", _wards(), kinds.RARE_CATEGORY),
         "a count that is 0 but for four": ("visits", few(4) * (np.arange(ROWS) + 1.5), kinds.RARE_CATEGORY),
         "a row that dominates": ("lab 1", heavy, kinds.DOMINATED),
         "two rows that dominate": ("lab 1", np.where(few(2) > 0, 300.0, values["lab 1"]), kinds.DOMINATED),
@@ -61,6 +62,12 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
     tables["a copy in other units that two rows break"] = (
         replace(facts, columns=(*facts.columns, copy)), kinds.COMBINATION, "lab 2 with lab 9",
     )  # fmt: skip
+    noise = 0.02 * np.random.default_rng(2).normal(size=ROWS)
+    visit = TableColumn("lab 9", values["lab 2"] + noise + 2.0 * few(1))
+    tables["a second visit that is far off in one row"] = (
+        replace(facts, columns=(*facts.columns, visit)), kinds.COMBINATION, "lab 2 with lab 9",
+    )  # fmt: skip
+    tables["a patient who stands out in many columns"] = (_outlier(facts), kinds.DOMINATED, "principal component 1")
     wide = TableColumn("smoker ever", np.maximum(values["smoker"], few(9) * (np.arange(ROWS) > 5)))
     tables["two categories that few people tell apart"] = (
         replace(facts, columns=(*facts.columns, wide)), kinds.COMBINATION, "smoker with smoker ever",
@@ -86,6 +93,18 @@ def _with(name: str, cells: Array) -> TableFacts:
     facts = clean()
     others = tuple(column for column in facts.columns if column.name != name)
     return replace(facts, columns=(*others, TableColumn(name, cells)))
+
+
+def _outlier(facts: TableFacts) -> TableFacts:
+    """Add columns in each of which one row has 8 standard deviations, and of which no other row has much in common."""
+    rng, first = np.random.default_rng(3), np.arange(ROWS) == 7
+    more = [TableColumn(f"gene {number}", rng.normal(size=ROWS) + 8.0 * first) for number in range(12)]
+    return replace(facts, columns=(*facts.columns, *more))
+
+
+def _wards() -> Array:
+    """Number wards from 1 on; 25 of them have eleven or twelve rows, and the last has two."""
+    return np.where(np.arange(ROWS) < 2, 26.0, np.random.default_rng(4).permutation(np.arange(ROWS) % 25) + 1.0)
 
 
 def _first(facts: TableFacts, rows: int) -> TableFacts:

@@ -5,7 +5,7 @@ attacker has three sources, in this order:
 
     a weighted sum of columns that is the same number in every row: a constant, categories of which every row has one,
     percentages that add up to 100, a year of birth and an age. With X a = 1 the sums are X^T 1 = X^T X a = G a
-    a centred column: 0
+    a column that was centred: 0
     a column of two known values: its own second moment shows how many rows have each
 """
 
@@ -22,6 +22,10 @@ _OFF: Final = 0.05
 about this part of one typical row. Percentages of 300 rows that are rounded to a tenth have .01."""
 _CENTRED: Final = 3.0
 """Standard errors up to which the mean of a column counts as 0: rows that were centred with others held out."""
+_EXACT: Final = 1e-9
+"""Part of a column's largest entry up to which its mean is 0 by rounding."""
+_SCALED: Final = 2.0
+"""Factor up to which the deviation of a column that was scaled with other rows may differ from 1."""
 _ROWS_PER_COLUMN: Final = 2
 """Rows for each column from which on a weighted sum that is the same in every row is no chance of few rows."""
 
@@ -59,5 +63,11 @@ def same_in_every_row(rows: Array) -> Array | None:
 
 
 def is_centred(rows: Array) -> Array:
-    """Tell of each column whether its mean is 0, up to the error that rows held out of the centring leave."""
-    return np.asarray(np.abs(rows.mean(axis=0)) <= _CENTRED * rows.std(axis=0) / np.sqrt(len(rows)))
+    """Tell of each column whether it was centred: its mean is 0, exactly or as in a column scaled with more rows.
+
+    The mean of a column as it stands may be near 0 beside its scatter, as that of a count that is 0 in nearly all rows.
+    """
+    means, spread = np.abs(rows.mean(axis=0)), rows.std(axis=0)
+    exact = means <= _EXACT * np.abs(rows).max(axis=0)
+    near = (means <= _CENTRED * spread / np.sqrt(len(rows))) & (rows.min(axis=0) < 0) & (rows.max(axis=0) > 0)
+    return np.asarray(exact | (near & (spread > 1 / _SCALED) & (spread < _SCALED)))
