@@ -30,9 +30,10 @@ from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.cases.utility_floors import floors, for_these_classes
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, FEDERATION, SUMMARIES
+from securefed._auditing.engine.runner import Source
 from securefed._auditing.engine.seed_result import Place
 from securefed._auditing.engine.statistics import PARTIAL_FROM, POWER, RECONSTRUCTED, SIGHTED
-from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.implications import implied_attempts
 from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
 from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
@@ -365,9 +366,8 @@ class Trials:
         prepared = self.prepare(candidate, seed)
         observed = self._view(candidate, result, client)
         target = Target(self.case.build(), prepared.public)
-        attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)  # no runs on shuffled views
-        level, out = precision(observed), list[_Scored]()
-        sources: list[Source] = []
+        attacker = Attacker(self._attacks, self.case.secrets, target, seed)
+        level, out, sources = precision(observed), list[_Scored](), list[Source]()
         for finding in attacker.attack(observed)[0]:
             fits = explains(finding.estimate, level)
             sources.append(Source(finding.attack, finding.estimate, None, fits))

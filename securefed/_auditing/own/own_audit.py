@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from securefed._auditing.alerts import TableFacts, alerts, data_sheet, facts_of_clients
-from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.alerts import TableFacts, facts_of_clients
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.clear_runs import VIEWS, audit_in_the_clear, chosen_views
 from securefed._auditing.engine.pace import logged
-from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
-from securefed._auditing.own.active_attempts import attack_actively
+from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
 from securefed._auditing.own.instance_checks import Rehearsal
-from securefed._auditing.own.own_seed_run import DEFENSES, VIEWS, AttackOptions, OwnSeedRun, chosen_views
+from securefed._auditing.own.own_seed_run import AttackOptions, OwnSeedRun
 from securefed._public import Public, require
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
@@ -111,29 +111,13 @@ def audit_algorithm(
     options = AttackOptions(chosen, population, feature_bound, _fit_of(unknown, fit), active)
     function = None if is_instance else (start, combine, backend)
     subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
-    results = []
-    if progress is not None:
-        progress(0, seeds, "the first run is attacked")
-    for seed in range(seeds):
-        results.append(subject.audit_seed(seed))
-        if progress is not None:
-            progress(seed + 1, seeds, f"{subject.name}, seed {seed}")
-    return make_report(
-        [subject],
-        results,
-        [DEFENSES[name] for name in VIEWS if name in chosen],
-        {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
-        skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
-        assumptions=subject.assumptions(),
-        alerts=alerts(subject.facts),
-        data=data_sheet(subject.facts),
-        seconds=time.perf_counter() - began,
-    )
+    report = audit_in_the_clear(subject, seeds, chosen, progress, word="seeds")
+    return replace(report, seconds=time.perf_counter() - began)
 
 
 @dataclass
 class OwnSubject:
-    """A user's algorithm under audit; an `audit_report.Subject`.
+    """A user's algorithm under audit; a `clear_runs.ClearSubject`.
 
     Attributes:
         algorithm: an instance, or a client function.
@@ -147,7 +131,7 @@ class OwnSubject:
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.
         name: the name of the algorithm; known once a seed has run.
-        facts: facts of the rows of the first seed.
+        table: facts of the rows of the first seed.
     """
 
     algorithm: Any
@@ -161,7 +145,7 @@ class OwnSubject:
     labelled: bool = False
     label_counts: bool = False
     name: str = ""
-    facts: TableFacts = TableFacts(())
+    table: TableFacts = TableFacts(())
     # of an instance: every client's first message, made before the first run, to name failures and to notice an
     # instance that changes itself and could not be replayed
     _rehearsal: Rehearsal | None = None
@@ -184,12 +168,21 @@ class OwnSubject:
             "utility": "utility",  # head of a column that stays empty: the model's utility is not measured
         }
 
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        """The number of clients; known once a seed has run."""
+        return {"clients": self.clients}
+
+    def left_out(self) -> tuple[str, ...]:
+        """List nothing: all that is left out is attacks on single views."""
+        return ()
+
     def audit_seed(self, seed: int) -> SeedResult:
         """Run one seed in the clear and attack its views; each gets an equal part of the seconds that are left."""
         data = _datasets(self.draw(seed))
         self.clients, self.labelled = len(data), self.labelled or data[0].y is not None
         if seed == 0:
-            self.facts = facts_of_clients(data)
+            self.table = facts_of_clients(data)
         method: Any = self.algorithm
         if self.function is None:
             if self._rehearsal is None:
@@ -208,8 +201,8 @@ class OwnSubject:
             budget = TimeBudget.of(max(self.seconds_left, 0.0) / parts)
             run.attack(view, budget)
             self.seconds_left -= budget.seconds - budget.remaining  # more than the budget where a null took longer
-        if self.options.active:
-            attack_actively(run, self.options.views)
+        for view in self.options.views if self.options.active else ():
+            run.attack_actively(view)
         return run.result
 
     def assumptions(self) -> tuple[str, ...]:

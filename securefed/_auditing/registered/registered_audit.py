@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Unpack
@@ -22,10 +22,10 @@ from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
-from securefed._auditing.engine.pace import announce, logged
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import Gap, SeedResult
+from securefed._auditing.engine.seed_tasks import Progress, audit_seed, run_tasks
 from securefed._auditing.engine.statistics import interval
-from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered.audit_command import audit_command
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, choose
@@ -40,8 +40,6 @@ from securefed.errors import ConfigError, DataError
 
 CLIENTS: Final = 8
 """Clients of an audit that names no number."""
-Progress = Callable[[int, int, str], None]
-"""Called with (tasks done, tasks in all, name of the task just done)."""
 Task = tuple[RegisteredSubject, int]
 """An algorithm with its audit case (the settings in which it is audited), and the seed to run."""
 
@@ -178,7 +176,7 @@ def audit(
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1
     unfinished = Unfinished(Path(keep), common) if keep is not None else None
-    results: list[SeedResult] = _run(tasks, processes, _audit_seed, progress, unfinished=unfinished)
+    results: list[SeedResult] = run_tasks(tasks, audit_seed, progress, workers=processes, kept=unfinished)
     rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
     missing = [
         Missing(subject.name, defense, "", "", 0, seeds, reason)
@@ -267,62 +265,6 @@ def _tradeoffs(results: Iterable[SeedResult]) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _run(
-    tasks: Sequence[Task],
-    workers: int,
-    work: Callable[[Task], Any],
-    progress: Progress | None,
-    *,
-    part: str = "",
-    unfinished: Unfinished | None = None,
-) -> list[Any]:
-    """Run all tasks but those that `unfinished` holds.
-
-    Args:
-        tasks: the tasks to run.
-        workers: number of processes.
-        work: runs a task.
-        progress: as in `audit`.
-        part: the part of the audit, before the name of a task that is done.
-        unfinished: keeps the results until all are there; `None` for nothing.
-
-    Returns:
-        The results, in the order of the tasks.
-    """
-    done: dict[tuple[str, int], Any] = {}
-    for task in tasks:
-        if unfinished is not None and (known := unfinished.find(*_key(task))) is not None:
-            done[_key(task)] = known
-
-    def finished(task: Task, result: Any) -> None:
-        done[_key(task)] = result
-        if unfinished is not None:
-            unfinished.keep(*_key(task), result)
-        if progress is not None:
-            progress(len(done), len(tasks), named(task))
-
-    def named(task: Task) -> str:
-        return "{}{}, seed {}".format(part, *_key(task))
-
-    left = [task for task in tasks if _key(task) not in done]
-    announce(progress, {named(task): task[0].name for task in left}, workers)
-    if progress is not None and not done:
-        progress(0, len(tasks), f"{part}the first one runs")
-    run_all(left, workers, work, finished)
-    if unfinished is not None:
-        unfinished.clear()
-    return [done[_key(task)] for task in tasks]
-
-
-def _key(task: Task) -> tuple[str, int]:
-    return task[0].name, task[1]
-
-
-def _audit_seed(task: Task) -> SeedResult:
-    subject, seed = task
-    return subject.audit_seed(seed)
-
-
 def _membership(
     tasks: Sequence[Task], workers: int, progress: Progress | None
 ) -> tuple[list[Mapping[str, Any]], list[Gap]]:
@@ -330,7 +272,7 @@ def _membership(
     # of an algorithm that the report lists at several numbers of rows, the first of its subjects
     first = {subject.algorithm: subject.name for subject, _ in reversed(tasks)}
     tasks = [task for task in tasks if task[0].name == first[task[0].algorithm]]
-    results = _run(tasks, workers, _play, progress, part="membership, ")
+    results = run_tasks(tasks, _play, progress, workers=workers, part="membership, ")
     settings = tasks[0][0].settings
     seeds = len({seed for _, seed in tasks})
     plays = [item for found, _ in results for item in found]

@@ -27,7 +27,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import Case, Preparation, Prepared
 from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.results import CLIENT, RunFacts
@@ -183,13 +182,6 @@ class SeedRun(AttackedViews):
         changing = chain(secure_aggregation(survivor_change=self.settings.survivor_change))
         self._absences(SECURE_AGGREGATION, QUANTISED, changing)
         self._active(SECURE_AGGREGATION, chain(secure_aggregation()) if self.first else QUANTISED, result)
-
-    def _active(self, name: str, defense: Defense, honest: Result) -> None:
-        """Attack with a server that chooses its broadcasts, where the audit asks for it."""
-        if self.settings.active:
-            given = (self.case.build(), self.prepared, self.case.secrets, TARGET, self.seed, self.first)
-            active = ActiveAudit(self.name, *given)
-            active.attack(name, defense, honest, self.result, alone=name == PLAIN)  # alone: no sum over other clients
 
     def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
         """Run a cheap defence with the same sums as an audited one, once for each seed and view.
