@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from securefed import Dataset, Federation, Result
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.registered import audited_defenses
 from securefed._auditing.registered import seed_run as runs
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
     DP,
     PAILLIER,
@@ -38,7 +38,7 @@ def outcome(
     first: bool = False,
     every_seed: bool = False,
 ) -> SeedResult:
-    settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), every_seed)
+    settings = Settings(clients=4, defenses=defenses, attacks=attacks, noise=NOISE, every_seed=every_seed)
     subject = RegisteredSubject(algorithm, settings)
     return runs.SeedRun(algorithm, subject.case, settings, subject.prepare(seed), seed, first).run()
 

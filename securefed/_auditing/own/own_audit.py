@@ -11,24 +11,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from securefed._auditing.alerts import TableFacts, facts_of_clients
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.clear_runs import VIEWS, audit_in_the_clear, chosen_views
+from securefed._auditing.engine.clear_runs import audit_in_the_clear
 from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.engine.seed_tasks import Progress
+from securefed._auditing.own.attack_settings import AttackOptions, AttackSettings
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
 from securefed._auditing.own.instance_checks import Rehearsal
-from securefed._auditing.own.own_seed_run import AttackOptions, OwnSeedRun
-from securefed._public import Public, require
+from securefed._auditing.own.own_seed_run import OwnSeedRun
+from securefed._public import Public
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._validation import missing_methods
-from securefed.attacks._engine.unknowns import Unknown
-from securefed.attacks._generic import FitRows, FitUnknown, TimeBudget
+from securefed.attacks._generic import TimeBudget
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
@@ -46,14 +47,8 @@ def audit_algorithm(
     start: Tensors | None = None,
     combine: Combine | None = None,
     backend: Backend = "numpy",
-    population: Array | None = None,
-    feature_bound: float | None = None,
-    view: Sequence[str] = VIEWS,
-    fit: FitRows | None = None,
-    seconds: float = 900.0,
-    active: bool = False,
-    unknown: Unknown = "rows",
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[AttackOptions],
 ) -> Report:
     """Run an algorithm in the clear, and attack what a server sees, or what it sees of sums alone.
 
@@ -69,21 +64,9 @@ def audit_algorithm(
         combine: for a function: (broadcast, total, clients) -> the next broadcast; without it every round repeats
             `start`.
         backend: the backend of a function: "torch" if it takes and returns float64 torch tensors (exact derivatives).
-        population: rows that the membership attack knows to be like the clients'; the other clients' by default.
-        feature_bound: declared range of the data; the largest entry of all clients by default.
-        view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
-        fit: limits of the attack that fits rows to the messages, such as its number of starts.
-        seconds: time for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
-            ending are skipped by name. A null may take as long as its attack did, even where the seconds are spent by
-            then. 900 seconds are far more than a step of milliseconds needs.
-        active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
-            `seconds`.
-        unknown: what the messages depend on: "rows", or, of an algorithm in NumPy that uses the rows X only through
-            them, "gram" (X^T X) or "distances" (between the columns of X, which are signals). The attack then fits that
-            matrix, which messages may determine where they do not determine the rows; it checks the claim first, and
-            says so where it is wrong.
         progress: called before the first run and after every one with (runs done, runs in all, name of the run just
             done); without it, progress is logged (INFO).
+        **options: fields of `AttackSettings` by name, such as `view`, `population` or `seconds`.
 
     Returns:
         A report with one cell for each view, secret and attack. Leakage is 1 - error of the attack's estimate / error
@@ -101,17 +84,14 @@ def audit_algorithm(
     began = time.perf_counter()
     if seeds < 1 or rounds < 1:
         raise ConfigError(f"an audit needs at least one seed and one round, not {seeds} and {rounds}")
-    if not seconds > 0:
-        raise ConfigError(f"seconds must be positive, not {seconds}")
-    chosen = chosen_views(view)
+    attacks = AttackSettings(**options)
     is_instance = _is_instance(algorithm, start, combine)
     draw: Any = clients if callable(clients) else lambda _, given=list(clients): given
-    if active and not is_instance:
+    if attacks.active and not is_instance:
         raise ConfigError("active=True needs an Algorithm: the attacks that choose broadcasts know none for functions")
-    options = AttackOptions(chosen, population, feature_bound, _fit_of(unknown, fit), active)
     function = None if is_instance else (start, combine, backend)
-    subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
-    report = audit_in_the_clear(subject, seeds, chosen, progress, word="seeds")
+    subject = OwnSubject(algorithm, function, draw, rounds, seeds, attacks, attacks.seconds)
+    report = audit_in_the_clear(subject, seeds, attacks.views, progress, word="seeds")
     return replace(report, seconds=time.perf_counter() - began)
 
 
@@ -139,7 +119,7 @@ class OwnSubject:
     draw: Callable[[int], Iterable[Dataset | Array]]
     rounds: int
     seeds: int
-    options: AttackOptions
+    options: AttackSettings
     seconds_left: float
     clients: int = 0
     labelled: bool = False
@@ -156,8 +136,8 @@ class OwnSubject:
         also = ["membership", "pooled data"]
         if self.label_counts:
             also.append("counts of labels")
-        if isinstance(self.options.fit, FitUnknown):
-            also.append(self.options.fit.unknown)
+        if self.options.unknown != "rows":
+            also.append(self.options.unknown)
         return {
             "hyper-parameters": {field.name: str(getattr(self.algorithm, field.name)) for field in own},
             "data": "the caller's rows",
@@ -219,13 +199,6 @@ class OwnSubject:
         if self.seeds < self.clients:
             given.append(f"{self.seeds} of {self.clients} clients were targets, one a seed")
         return tuple(given)
-
-
-def _fit_of(unknown: Unknown, fit: FitRows | None) -> FitRows | FitUnknown:
-    """Return the fitting attack; raise `ConfigError` for an unknown without a name, or with limits of rows."""
-    require(unknown in ("rows", "gram", "distances"), f'unknown is "rows", "gram" or "distances"; got {unknown!r}')
-    require(unknown == "rows" or fit is None, f"fit limits the search for rows; leave it out with unknown={unknown!r}")
-    return (fit or FitRows()) if unknown == "rows" else FitUnknown(unknown)
 
 
 def _is_instance(algorithm: Any, start: Tensors | None, combine: Combine | None) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from securefed._auditing.engine.runner import AttackedView, Source
 from securefed._auditing.engine.seed_result import Place, SeedResult, run_costs
 from securefed._auditing.implied.implications import implied_attempts
 from securefed._auditing.implied.truth import Truth
+from securefed._auditing.own.attack_settings import AttackSettings
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.own.function_algorithm import FunctionAlgorithm
 from securefed._auditing.own.generic_attacks import GenericAttacks
@@ -37,7 +37,7 @@ from securefed._tensors import Array
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
-from securefed.attacks._generic import FitRows, FitUnknown, RawBits, Replay, TimeBudget
+from securefed.attacks._generic import RawBits, Replay, TimeBudget
 from securefed.attacks._membership import ConfirmationAttack, ShadowMembership
 from securefed.attacks._membership.likelihood_ratio import CandidateRecord, MembershipAttack
 from securefed.attacks.scores import rows_not_held
@@ -50,25 +50,6 @@ _CANDIDATES: Final = 20
 """Most records whose membership is scored in one run, half of them members; each costs simulated clients."""
 _MEMBERSHIP_STREAM, _RECORDS_STREAM, _RAW_BITS_STREAM = 4, 6, 16
 """Streams of random numbers; `generic_attacks` and `client_secrets` use others."""
-
-
-@dataclass(frozen=True)
-class AttackOptions:
-    """Options of the attacks on a user's own algorithm.
-
-    Attributes:
-        views: the views that are attacked.
-        population: rows like the clients', for the membership attack; `None` for the other clients' rows.
-        feature_bound: declared range of the data; `None` for the largest entry of all clients.
-        fit: the fitting attack with its limits.
-        active: whether a server that chooses its broadcasts attacks too.
-    """
-
-    views: Sequence[str]
-    population: Array | None
-    feature_bound: float | None
-    fit: FitRows | FitUnknown
-    active: bool = False
 
 
 class OwnSeedRun:
@@ -86,7 +67,7 @@ class OwnSeedRun:
     """
 
     def __init__(
-        self, method: Algorithm[Any, Any], data: list[Dataset], rounds: int, seed: int, options: AttackOptions
+        self, method: Algorithm[Any, Any], data: list[Dataset], rounds: int, seed: int, options: AttackSettings
     ) -> None:
         self.method, self.data, self.seed, self.options = method, data, seed, options
         self.public = Public.of(data, feature_bound=options.feature_bound)
@@ -191,7 +172,7 @@ class OwnSeedRun:
         if (reason := secret.nothing_to_leak(observed.members)) is not None:
             view.leave_out("every attack", reason)
             return
-        attacks = GenericAttacks(view, secret, self.options.fit, replay_of)
+        attacks = GenericAttacks(view, secret, self.options.fitting, replay_of)
         try:
             attacks.search()
             attacks.add_null_of_other_rows()

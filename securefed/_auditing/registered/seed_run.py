@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from securefed._auditing.cases import Case, Preparation, Prepared
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
@@ -40,7 +41,6 @@ from securefed._auditing.engine.seed_result import (
 )
 from securefed._auditing.registered.attacked_views import JOINING, TARGET, AttackedViews
 from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, prefix_lengths
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
     CKKS,
     DDP,

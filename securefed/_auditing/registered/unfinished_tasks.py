@@ -21,9 +21,9 @@ import numpy as np
 import securefed
 import securefed.attacks
 import securefed.defenses
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.results import Artifact, Attempt, RunFacts
 from securefed._auditing.engine.seed_result import Gap, SeedFloors, SeedResult, SmallestAttempt, Trace, Tradeoff
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._persistence import container
 from securefed.errors import StorageError
 
@@ -131,6 +131,6 @@ def _rows(settings: Settings) -> str:
     """Hash the data, since a file may have changed under its name."""
     source = settings.source()
     state = hashlib.sha256(np.ascontiguousarray(source.data.x).tobytes())
-    for values in (source.data.y, source.groups.get(settings.own.owner)):
+    for values in (source.data.y, source.groups.get(settings.owner_column)):
         state.update(b"" if values is None else np.ascontiguousarray(values).tobytes())
     return state.hexdigest()
