@@ -20,7 +20,7 @@ from typing import Final, Unpack
 
 import numpy as np
 
-from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, RecordSetting, Setting
+from securefed._auditing.advice.advice_values import MEASURED, Advice, RecordSetting, Setting
 from securefed._auditing.advice.advised_words import no_model_sentences, sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, simulate, usable_from
@@ -30,7 +30,8 @@ from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.alerts import alerts
 from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.held_out import HELD_OUT
-from securefed._auditing.cases.setup import Setup, SetupOptions
+from securefed._auditing.cases.setup import SetupOptions, TrainingSetup
+from securefed._auditing.engine.audit_report import LEAST_ACCEPTABLE
 from securefed._auditing.engine.kept_utility import kept
 from securefed._auditing.engine.pace import announce, logged
 from securefed._auditing.engine.results import FEDERATION
@@ -101,7 +102,7 @@ def advise(
     check_number("keep", keep, 0, most=1)
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))
-    asked = Setup(**setup).resolved()
+    asked = TrainingSetup(**setup).resolved()
     count = asked.clients
     check_integer("clients", count, 3)
     assert count is not None  # resolved
@@ -139,7 +140,7 @@ class _Question:
     """What the user asked, checked; the attributes are the arguments of `advise`, and `setup` the training."""
 
     algorithm: str
-    setup: Setup
+    setup: TrainingSetup
     clients: int
     colluding: int
     fineness: int

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from securefed._auditing.cases.case import Case, case, require_clients
-from securefed._auditing.cases.setup import Setup, SetupOptions
+from securefed._auditing.cases.setup import SetupOptions, TrainingSetup
 from securefed._auditing.cases.utility_floors import for_these_classes
 from securefed._auditing.engine.audit_report import ACCEPTABLE
 from securefed._hyperparameters import check_integer
@@ -29,10 +29,10 @@ class AuditOptions(SetupOptions, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSettings(Setup):
+class AuditSettings(TrainingSetup):
     """All that a user can ask of an audit beside the algorithms, defences and attacks.
 
-    The first fields, from `data` to `classes`, are those of `Setup`: the training.
+    The first fields, from `data` to `classes`, are those of `TrainingSetup`: the training.
 
     Attributes:
         seeds: runs of each cell; a report to rely on needs 10.
@@ -53,7 +53,7 @@ class AuditSettings(Setup):
         ConfigError: a value is out of range.
     """
 
-    seeds: int = field(default=10, repr=False)  # what changes no single run is not printed: see `Unfinished`
+    seeds: int = field(default=10, repr=False)  # what changes no single run is not in the `digest`
     epsilon: float = 8.0
     epsilons: Sequence[float] = ()
     acceptable: float = field(default=ACCEPTABLE, repr=False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
+
+import numpy as np
 
 from securefed._auditing.alerts import FEWEST, TableFacts, facts_of
 from securefed._auditing.cases.held_out import dealt_rows
@@ -19,7 +22,7 @@ CLIENTS: Final = 8
 
 
 class SetupOptions(TableOptions, total=False):
-    """The fields of a `Setup`, as keyword arguments; the class says what each means."""
+    """The fields of a `TrainingSetup`, as keyword arguments; the class says what each means."""
 
     data: str
     clients: int | None
@@ -34,7 +37,7 @@ class SetupOptions(TableOptions, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class TrainingSetup:
     """The training of a user. It travels to worker processes, so that it holds names and numbers and no data.
 
     Attributes:
@@ -94,6 +97,14 @@ class Setup:
     def source(self) -> LoadedDataset:
         """Load the data, once in a process."""
         return load_once(self.data, self.owner_column, self.label_column, self.form)
+
+    def digest(self) -> str:
+        """Return a text that differs where settings or rows do: a file may change under its name."""
+        source = self.source()
+        state = hashlib.sha256(np.ascontiguousarray(source.data.x).tobytes())
+        for values in (source.data.y, source.groups.get(self.owner_column)):
+            state.update(b"" if values is None else np.ascontiguousarray(values).tobytes())
+        return f"{self}{state.hexdigest()}"  # a dataclass prints its fields
 
     def resolved(self) -> Self:
         """Return the same setup with the numbers of clients and of rows that follow from the data.

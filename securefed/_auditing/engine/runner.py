@@ -6,8 +6,9 @@ broadcasts:
     Subject           (`audit_report`) an algorithm under audit: it makes the run of a seed under each defence, and the
                       views of it, and knows each secret with its truth and the guess without messages (a `Judge`)
     AttackedView      one view of that run: what attacks see of it, and its nulls, which say nothing of the secret
-    attack, score     the one place where an attack runs: it applies or is noted as a gap with its reason; its nulls run
-                      as it did; estimates are scored beside them, and kept as attempts
+    attack, score     the one place where an attack runs: it applies or is noted as a gap with its reason, its nulls run
+                      as it did, and its estimates are scored beside them and kept as attempts
+    run_tasks         runs the seeds of all subjects, here or in worker processes (`seed_tasks`)
     gather            makes a cell, with its verdict, of the attempts of all seeds (`gathering`)
 
 So an attack that did not run is never mistaken for one that found nothing: here it leaves either attempts or a gap.

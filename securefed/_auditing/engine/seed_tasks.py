@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from securefed._auditing.engine.audit_report import Subject
 from securefed._auditing.engine.pace import announce
 from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.engine.unfinished_tasks import Unfinished
 from securefed._auditing.engine.worker_processes import run_all
 
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, name of the task just done)."""
 Task = tuple[Any, int]
 """A subject of the audit, and the seed to run."""
-
-
-class Kept(Protocol):
-    """Results of an audit that was interrupted."""
-
-    def find(self, algorithm: str, seed: int) -> SeedResult | None:
-        """Return the result of an algorithm and a seed; `None` if there is none."""
-        ...
-
-    def keep(self, algorithm: str, seed: int, result: SeedResult) -> None:
-        """Keep the result of an algorithm and a seed."""
-        ...
-
-    def clear(self) -> None:
-        """Drop all results, since the audit is complete."""
-        ...
 
 
 def audit_seed(task: Task) -> SeedResult:
@@ -45,7 +30,7 @@ def run_tasks(
     *,
     workers: int | None = None,
     part: str = "",
-    kept: Kept | None = None,
+    kept: Unfinished | None = None,
 ) -> list[Any]:
     """Run all tasks but those whose results are kept.
 

@@ -25,11 +25,11 @@ from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import Gap, SeedResult
 from securefed._auditing.engine.seed_tasks import Progress, audit_seed, run_tasks
 from securefed._auditing.engine.statistics import interval
+from securefed._auditing.engine.unfinished_tasks import Unfinished
 from securefed._auditing.registered.audit_command import audit_command
 from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, choose
 from securefed._auditing.registered.client_step_audit import audit_client_step
 from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
-from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
 from securefed.errors import ConfigError, DataError
 
@@ -102,7 +102,7 @@ def audit(
     subjects = [replace(subject, settings=common) for subject in subjects]
     tasks = [(subject, seed) for seed in range(common.seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1
-    unfinished = Unfinished(Path(keep), common) if keep is not None else None
+    unfinished = Unfinished(Path(keep), common.digest()) if keep is not None else None
     results: list[SeedResult] = run_tasks(tasks, audit_seed, progress, workers=processes, kept=unfinished)
     rows, unplayed = _membership(tasks, processes, progress) if common.membership else ([], [])
     missing = [

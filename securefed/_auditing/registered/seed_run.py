@@ -32,6 +32,7 @@ from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
+    DEFAULT_SETTING,
     Gap,
     SeedResult,
     Trace,
@@ -84,8 +85,6 @@ JOINING_ROUNDS: Final = 3
 """Rounds of the runs in which the target joins: without it, with it, and without it, which shows the others' part."""
 REAL_ROUNDS: Final = 2
 """Rounds that a defence without noise itself runs on the first seed; the second begins with the state of the first."""
-DEFAULT_SETTING: Final = "default setting"
-"""Legend of the curves on the usual data, beside those on data of full width."""
 UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 """Attacks without a curve of errors against rounds: slow ones, and one that needs all rounds."""
 CURVE_SEEDS: Final = 3

@@ -22,7 +22,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE
+from securefed._auditing.engine.audit_report import LEAST_ACCEPTABLE
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, seeds_for, upper
