@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final, Unpack
@@ -33,9 +33,9 @@ from securefed._auditing.cases.held_out import HELD_OUT
 from securefed._auditing.cases.setup import SetupOptions, TrainingSetup
 from securefed._auditing.engine.audit_report import LEAST_ACCEPTABLE
 from securefed._auditing.engine.kept_utility import kept
-from securefed._auditing.engine.pace import announce, logged
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.results import FEDERATION
-from securefed._auditing.engine.worker_processes import run_all
+from securefed._auditing.engine.seed_tasks import Progress, run_tasks
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._auditing.registered.smallest_client import smallest_client
@@ -49,8 +49,6 @@ COHORT_SEEDS: Final = 10
 cancer): the first two said .90 where the mean of 20 is .83. From 32 clients on three or four runs decide."""
 _Records = tuple[tuple[RecordSetting, ...], str]
 """Settings that hide single rows, and why there are none."""
-Progress = Callable[[int, int, str], None]
-"""Called with (settings done, settings in all, words of the setting just done)."""
 
 
 @logged
@@ -183,25 +181,15 @@ def _try_all(question: _Question, workers: int, progress: Progress | None) -> tu
     Returns:
         The candidates' settings in the order of the list, and the others.
     """
-    kinds = {f"{one.defense}, setting {k}": one.defense for k, one in enumerate(_search_of(question).listed, 1)}
-    tasks = [(question, number) for number in (*range(len(kinds)), _RECORDS)]
-    kinds["noise that hides single rows"] = "records"  # the last name, as `_RECORDS` is the last number
-    found, records = dict[int, Setting](), list[_Records]()
-
-    def finished(task: tuple[_Question, int], tried: Setting | _Records) -> None:
-        if isinstance(tried, Setting):
-            found[task[1]] = tried
-        else:
-            records.append(tried)
-        if progress is not None:
-            progress(len(found) + len(records), len(tasks), list(kinds)[task[1]])
-
-    announce(progress, kinds, workers)
-    if progress is not None:
-        progress(0, len(tasks), "the first setting runs")
-    run_all(tasks, workers, _try, finished)
+    listed = _search_of(question).listed
+    kinds = [*(one.defense for one in listed), "records"]  # the last, as `_RECORDS` is the last number
+    names = [*(f"{one.defense}, setting {k}" for k, one in enumerate(listed, 1)), "noise that hides single rows"]
+    tasks = [(question, number) for number in (*range(len(listed)), _RECORDS)]
+    *found, records = run_tasks(
+        tasks, _try, progress, workers=workers, named=lambda task: names[task[1]], kind=lambda task: kinds[task[1]]
+    )
     _built.last = None
-    return [found[number] for number in sorted(found)], records[0]
+    return found, records
 
 
 class _Search:

@@ -1,4 +1,4 @@
-"""Run every seed of every subject of an audit: here one after the other, or in worker processes."""
+"""Run the tasks of an audit, each seed of each subject, or of an advice: here in order, or in worker processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from securefed._auditing.engine.worker_processes import run_all
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, name of the task just done)."""
 Task = tuple[Any, int]
-"""A subject of the audit, and the seed to run."""
+"""A subject of the audit, and the seed to run; of an advice the question, and the number of a setting."""
 
 
 def audit_seed(task: Task) -> SeedResult:
@@ -23,13 +23,19 @@ def audit_seed(task: Task) -> SeedResult:
     return subject.audit_seed(task[1])
 
 
+def name_of(task: Task) -> str:
+    """Name a task by its subject and its seed."""
+    return f"{task[0].name}, seed {task[1]}"
+
+
 def run_tasks(
     tasks: Sequence[Task],
     work: Callable[[Task], Any],
     progress: Progress | None,
     *,
     workers: int | None = None,
-    part: str = "",
+    named: Callable[[Task], str] = name_of,
+    kind: Callable[[Task], str] = lambda task: str(task[0].name),
     kept: Unfinished | None = None,
 ) -> list[Any]:
     """Run all tasks but those whose results are kept.
@@ -39,32 +45,30 @@ def run_tasks(
         work: runs a task; with workers a function of a module.
         progress: told of every task that ends.
         workers: number of processes; `None` runs the tasks in order, in this process and with all of its threads.
-        part: the part of the audit, before the name of a task that is done.
-        kept: keeps the results until all are there; `None` for nothing.
+        named: names a task that has ended; each has a name of its own.
+        kind: names the kind of a task; tasks of one kind take about as long.
+        kept: keeps the results of seeds of subjects until all are there; `None` for nothing.
 
     Returns:
         The results, in the order of the tasks.
     """
-    done: dict[tuple[str, int], Any] = {}
+    done: dict[str, Any] = {}
     for task in tasks:
-        if kept is not None and (known := kept.find(*_key(task))) is not None:
-            done[_key(task)] = known
+        if kept is not None and (known := kept.find(task[0].name, task[1])) is not None:
+            done[named(task)] = known
 
     def finished(task: Task, result: Any) -> None:
-        done[_key(task)] = result
+        done[named(task)] = result
         if kept is not None:
-            kept.keep(*_key(task), result)
+            kept.keep(task[0].name, task[1], result)
         if progress is not None:
             progress(len(done), len(tasks), named(task))
 
-    def named(task: Task) -> str:
-        return "{}{}, seed {}".format(part, *_key(task))
-
-    left = [task for task in tasks if _key(task) not in done]
+    left = [task for task in tasks if named(task) not in done]
     if workers is not None:
-        announce(progress, {named(task): task[0].name for task in left}, workers)
+        announce(progress, {named(task): kind(task) for task in left}, workers)
     if progress is not None and not done:
-        progress(0, len(tasks), f"{part}the first one runs")
+        progress(0, len(tasks), "the first one runs")
     if workers is None:
         for task in left:
             finished(task, work(task))
@@ -72,8 +76,4 @@ def run_tasks(
         run_all(left, workers, work, finished)
     if kept is not None:
         kept.clear()
-    return [done[_key(task)] for task in tasks]
-
-
-def _key(task: Task) -> tuple[str, int]:
-    return task[0].name, task[1]
+    return [done[named(task)] for task in tasks]

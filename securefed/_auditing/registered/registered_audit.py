@@ -23,7 +23,7 @@ from securefed._auditing.engine.audit_report import Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import Gap, SeedResult
-from securefed._auditing.engine.seed_tasks import Progress, audit_seed, run_tasks
+from securefed._auditing.engine.seed_tasks import Progress, audit_seed, name_of, run_tasks
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.unfinished_tasks import Unfinished
 from securefed._auditing.registered.audit_command import audit_command
@@ -159,7 +159,7 @@ def _membership(
     # of an algorithm that the report lists at several numbers of rows, the first of its subjects
     first = {subject.algorithm: subject.name for subject, _ in reversed(tasks)}
     tasks = [task for task in tasks if task[0].name == first[task[0].algorithm]]
-    results = run_tasks(tasks, _play, progress, workers=workers, part="membership, ")
+    results = run_tasks(tasks, _play, progress, workers=workers, named=lambda task: f"membership, {name_of(task)}")
     settings = tasks[0][0].settings
     seeds = len({seed for _, seed in tasks})
     plays = [item for found, _ in results for item in found]
