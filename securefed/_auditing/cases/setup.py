@@ -124,5 +124,5 @@ class TrainingSetup:
         """Return facts of the data for alerts, of a setup that is `resolved`."""
         held = [size for size in self.sizes if size is not None]
         parties = [min(held)] * (self.clients or 0) if held and not self.owner_column else []
-        columns = {"owner": self.owner_column, "label": self.label_column}
-        return facts_of(self.source(), parties=parties, standardised=self.standardise, **columns)
+        source, owner, label = self.source(), self.owner_column, self.label_column
+        return facts_of(source, owner=owner, label=label, parties=parties, standardised=self.standardise)

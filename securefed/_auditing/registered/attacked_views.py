@@ -27,7 +27,7 @@ from securefed._auditing.registered.audited_defenses import PLAIN
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.sum_views import one_client, sums_seen
 from securefed._runtime.history import Result
-from securefed.attacks._base import Reconstruction, View
+from securefed.attacks._base import Attack, Reconstruction, View
 from securefed.attacks.views import ACTIVE_SERVER
 from securefed.defenses._base import Defense
 
@@ -144,7 +144,7 @@ class AttackedViews:
         view = self._view(place, observed, self._judge(observed, result), fits)
         view.nulls.append(partial(attacker.null, observed))
         for attack in attacker.looking_at(observed):
-            view.attack(named_in(observed, attack.name), lambda seen, attack=attack: [attacker.run(attack, seen)])
+            view.attack(named_in(observed, attack.name), partial(_estimates, attacker, attack))
         if not before:
             self.result.attempts += self._implied(view)
         return tuple(source.attack for source in view.sources), tuple(view.refused)
@@ -167,3 +167,8 @@ class AttackedViews:
 
 def _cannot_tell(estimate: Reconstruction) -> None:
     """Return `None` for "not known whether the estimate explains the messages": no active attack checks that."""
+
+
+def _estimates(attacker: Attacker, attack: Attack, observed: View) -> list[Reconstruction]:
+    """Return the one estimate of an attack on a view."""
+    return [attacker.run(attack, observed)]
