@@ -9,18 +9,12 @@ import pytest
 
 from securefed import Dataset, Federation, Result
 from securefed._auditing.cases.audit_settings import Settings
+from securefed._auditing.engine.defense_names import DP, PAILLIER, PLAIN, SECURE_AGGREGATION
 from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.registered import audited_defenses
 from securefed._auditing.registered import seed_run as runs
-from securefed._auditing.registered.audited_defenses import (
-    DP,
-    PAILLIER,
-    PLAIN,
-    QUANTISED,
-    SECURE_AGGREGATION,
-    identical_sums,
-)
+from securefed._auditing.registered.audited_defenses import QUANTISED, identical_sums
 from securefed._auditing.registered.registered_subject import RegisteredSubject
 from securefed.algorithms import PPGL, SSI
 from securefed.defenses import KeyHolder

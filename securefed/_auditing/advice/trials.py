@@ -28,6 +28,7 @@ from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.cases.utility_floors import floors, for_these_classes
+from securefed._auditing.engine.defense_names import PLAIN
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, FEDERATION, SUMMARIES
 from securefed._auditing.engine.runner import Source
@@ -36,7 +37,7 @@ from securefed._auditing.engine.statistics import PARTIAL_FROM, POWER, RECONSTRU
 from securefed._auditing.implied.implications import implied_attempts
 from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
-from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
+from securefed._auditing.registered.audited_defenses import clipping_norm, distributed
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.smallest_client import smallest_client
 from securefed._messages import ClientId
@@ -365,8 +366,7 @@ class Trials:
         """
         prepared = self.prepare(candidate, seed)
         observed = self._view(candidate, result, client)
-        target = Target(self.case.build(), prepared.public)
-        attacker = Attacker(self._attacks, self.case.secrets, target, seed)
+        attacker = Attacker(self._attacks, self.case.secrets, Target(self.case.build(), prepared.public), seed)
         level, out, sources = precision(observed), list[_Scored](), list[Source]()
         for finding in attacker.attack(observed)[0]:
             fits = explains(finding.estimate, level)
@@ -379,7 +379,7 @@ class Trials:
                     pooled.add(FEDERATION, finding.attack, leak)
         truth = Truth.of(prepared, client, seed, self.source.features, self.own.fewest)
         place = Place(self.case.name, candidate.defense, observed.view, seed, client)
-        for implied in implied_attempts(place, sources, observed, target, truth):
+        for implied in implied_attempts(place, sources, observed, attacker.target, truth):
             if implied.secret in ("people", "membership") and len(observed.members) > 1:
                 pooled.add(implied.secret, implied.attack, implied.leakage, implied.part)
             elif implied.secret in SUMMARIES and candidate.epsilon is None:

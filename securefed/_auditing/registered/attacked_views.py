@@ -15,6 +15,7 @@ from securefed._auditing.active.active_attacks import Deceived, attack_actively
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.allowed_views import default_threshold
+from securefed._auditing.engine.defense_names import PLAIN
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED, NOT_READ
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Attempt
@@ -23,7 +24,6 @@ from securefed._auditing.engine.seed_result import Judge, Place, SeedResult
 from securefed._auditing.implied.implications import gradient_attempts, implied_attempts
 from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, is_changing, named_in
-from securefed._auditing.registered.audited_defenses import PLAIN
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.sum_views import one_client, sums_seen
 from securefed._runtime.history import Result

@@ -20,6 +20,7 @@ from securefed._auditing.cases import case, defaults, every
 from securefed._auditing.cases.audit_settings import AuditOptions, AuditSettings, Settings
 from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import Report, make_report
+from securefed._auditing.engine.defense_names import DP
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import Gap, SeedResult
@@ -27,7 +28,7 @@ from securefed._auditing.engine.seed_tasks import Progress, audit_seed, name_of,
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.unfinished_tasks import Unfinished
 from securefed._auditing.registered.audit_command import audit_command
-from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, choose
+from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, NOISES, choose
 from securefed._auditing.registered.client_step_audit import audit_client_step
 from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
 from securefed._auditing.report.round_curves import curves_of

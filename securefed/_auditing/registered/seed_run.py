@@ -30,6 +30,16 @@ from typing import Any, Final
 from securefed._auditing.cases import Case, Preparation, Prepared
 from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.allowed_views import default_threshold
+from securefed._auditing.engine.defense_names import (
+    CKKS,
+    DDP,
+    DP,
+    PAILLIER,
+    PAILLIER_THRESHOLD,
+    PLAIN,
+    QUANTISE,
+    SECURE_AGGREGATION,
+)
 from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
     DEFAULT_SETTING,
@@ -43,16 +53,8 @@ from securefed._auditing.engine.seed_result import (
 from securefed._auditing.registered.attacked_views import JOINING, TARGET, AttackedViews
 from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, prefix_lengths
 from securefed._auditing.registered.audited_defenses import (
-    CKKS,
-    DDP,
-    DP,
     NOISES,
-    PAILLIER,
-    PAILLIER_THRESHOLD,
-    PLAIN,
-    QUANTISE,
     QUANTISED,
-    SECURE_AGGREGATION,
     RealRun,
     SharedKeyPaillier,
     distributed,
