@@ -90,20 +90,26 @@ class Deceived:
 
 
 def attack_actively(
-    view: AttackedView[Deceived],
+    *views: AttackedView[Deceived],
     secrets: Collection[str] | None = None,
     derive: Callable[[Reconstruction], Sequence[Reconstruction]] = lambda estimate: [estimate],
 ) -> None:
-    """Run every active attack on the clients of a view, and its null.
+    """Run every active attack that applies on some clients, and its null.
 
     Args:
-        view: the clients, and where results go.
+        *views: views of the same clients, one for each owner of secrets: the victim first, then all together. An attack
+            that is refused is noted once, for the first.
         secrets: kinds of secrets that are attacked, such as `gram` or `samples`; all by default.
         derive: computes from an estimate what follows from it, the estimate first.
     """
     for attack in (entry.make() for entry in active_attacks):
-        if secrets is None or attack.secret in secrets:
-            view.attack(attack.name, partial(_estimates, attack, derive), [lambda: view.seen.null])
+        for view in views if secrets is None or attack.secret in secrets else ():
+            if not view.attack(attack.name, partial(_estimates, attack, derive), [partial(_null, view.seen)]):
+                break
+
+
+def _null(clients: Deceived) -> Deceived:
+    return clients.null
 
 
 def _estimates(

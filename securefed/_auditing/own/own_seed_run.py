@@ -105,16 +105,19 @@ class OwnSeedRun:
         alone = view == views.SERVER_VIEW
         defense = chain() if alone else chain(Quantise())  # sums are in the fixed point of secure aggregation
         clients = Deceived(self.method, self.data, self.public, defense, self.target, alone, self.seed)
-        for target in (self.target,) if alone else (None, self.target):
+        attacked = []
+        for target in (self.target,) if alone else (self.target, None):
             secret = SecretData(self.data, self.public, target, self.seed)
             place = Place(self.name, DEFENSES[view], views.ACTIVE_SERVER, self.seed, target)
             seen = AttackedView(place, clients, secret.judge, self.result)
             members = {self.target} if alone else range(len(self.data))
-            if (reason := secret.nothing_to_leak(frozenset(members))) is not None:
+            if (reason := secret.nothing_to_leak(frozenset(members))) is None:
+                attacked.append(seen)
+            else:
                 seen.leave_out("every attack", reason)
-                continue
-            # active attacks are scored for rows and Gram matrices, not for counts of labels
-            attack_actively(seen, derive=partial(secret.derive, labels=False))
+        # active attacks are scored for rows and Gram matrices, not for counts of labels
+        read = SecretData(self.data, self.public, self.target if alone else None, self.seed)
+        attack_actively(*attacked, derive=partial(read.derive, labels=False))
 
     def _recorded(self, rounds: int) -> Result:
         """Run the algorithm, and note the clients that refused a round.

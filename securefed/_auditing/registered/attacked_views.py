@@ -111,7 +111,7 @@ class AttackedViews:
         clients = Deceived(*given, defense, TARGET, name == PLAIN, self.seed)
         place = Place(self.name, name, ACTIVE_SERVER, self.seed, TARGET)
         view = self._view(place, clients, self._judge(None, honest), _cannot_tell)
-        attack_actively(view, self.case.secrets)
+        attack_actively(view, secrets=self.case.secrets)
 
     def _view(
         self, place: Place, seen: Seen, judge: Judge, fits: Callable[[Reconstruction], bool | None]
