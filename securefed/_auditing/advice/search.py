@@ -31,11 +31,11 @@ from securefed._auditing.alerts import alerts
 from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.held_out import HELD_OUT
 from securefed._auditing.cases.setup import SetupOptions, TrainingSetup
-from securefed._auditing.engine.audit_report import LEAST_ACCEPTABLE
 from securefed._auditing.engine.kept_utility import kept
 from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.results import FEDERATION
 from securefed._auditing.engine.seed_tasks import Progress, run_tasks
+from securefed._auditing.engine.statistics import LEAST_ACCEPTABLE
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._auditing.registered.smallest_client import smallest_client

@@ -30,8 +30,6 @@ from securefed._persistence.file_errors import storage_errors
 
 ACCEPTABLE: Final = 0.1
 """Leakage up to which a defence counts as a remedy by default: a tenth of the way from a guess to the data."""
-LEAST_ACCEPTABLE: Final = 0.06
-"""Smallest leak that a user may name as acceptable: the smallest that the attacks would notice."""
 
 
 class Subject(Protocol):

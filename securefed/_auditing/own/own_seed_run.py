@@ -44,7 +44,7 @@ from securefed.attacks.scores import rows_not_held
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
-from securefed.errors import DataError, RoundVoid, SecureFedError, TranscriptError
+from securefed.errors import DataError, RoundVoid, SecureFedError
 
 _CANDIDATES: Final = 20
 """Most records whose membership is scored in one run, half of them members; each costs simulated clients."""
@@ -221,16 +221,18 @@ class OwnSeedRun:
             view: the replay of the observed rounds, and where the attempt goes.
         """
         secret: Secret = "confirmation" if isinstance(scorer, ConfirmationAttack) else "membership"
-        rng = np.random.default_rng([self.seed, _MEMBERSHIP_STREAM])
+        replay, rng = view.seen, np.random.default_rng([self.seed, _MEMBERSHIP_STREAM])
+        inside, outside, known = self._records(replay, informed=secret == "confirmation")
+        if min(len(inside), len(outside)) < 1:
+            view.leave_out(scorer.name, "no record is left that is no member; give `population`")
+            return
+        if secret == "membership" and len(known) < replay.rows:
+            reason = f"{replay.rows} population rows are needed, there are {len(known)}; give `population`"
+            view.leave_out(scorer.name, reason)
+            return
 
         def scores() -> tuple[Array, Array]:
-            inside, outside, known = self._records(view.seen, informed=secret == "confirmation")
-            if min(len(inside), len(outside)) < 1:
-                raise TranscriptError("no record is left that is no member; give `population`")
-            if secret == "membership" and len(known) < view.seen.rows:
-                needed = f"{view.seen.rows} population rows are needed, there are {len(known)}"
-                raise TranscriptError(f"{needed}; give `population`")
-            scored = scorer.score(view.seen, [*inside, *outside], known, rng)
+            scored = scorer.score(replay, [*inside, *outside], known, rng)
             return scored[: len(inside)], scored[len(inside) :]
 
         view.score(scorer.name, secret, scores, rng)
