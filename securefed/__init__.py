@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from securefed._auditing.active.deviating_server import ActiveRun, DeviatingServer
     from securefed._auditing.advice.advice_values import Advice, Setting
     from securefed._auditing.advice.search import advise
+    from securefed._auditing.cases.audit_settings import AuditSettings
+    from securefed._auditing.cases.setup import TrainingSetup
     from securefed._auditing.differential_privacy.noise_audit import audit_noise
     from securefed._auditing.differential_privacy.record_audit import audit_records
+    from securefed._auditing.own.attack_settings import AttackSettings
     from securefed._auditing.own.own_audit import audit_algorithm
     from securefed._auditing.registered.registered_audit import audit
     from securefed._auditing.registered.transcript_audit import audit_transcript
@@ -59,6 +62,8 @@ __all__ = [
     "Aggregate",
     "Algorithm",
     "Array",
+    "AttackSettings",
+    "AuditSettings",
     "ClientId",
     "DataUsage",
     "Dataset",
@@ -80,6 +85,7 @@ __all__ = [
     "TensorSpec",
     "Tensors",
     "Terms",
+    "TrainingSetup",
     "Transcript",
     "advise",
     "audit",
@@ -99,7 +105,10 @@ EXPORTS = {
     "securefed._auditing.active.deviating_server": "DeviatingServer ActiveRun",
     "securefed._auditing.advice.advice_values": "Advice Setting",
     "securefed._auditing.advice.search": "advise",
+    "securefed._auditing.cases.audit_settings": "AuditSettings",
+    "securefed._auditing.cases.setup": "TrainingSetup",
     "securefed._auditing.registered.registered_audit": "audit",
+    "securefed._auditing.own.attack_settings": "AttackSettings",
     "securefed._auditing.own.own_audit": "audit_algorithm",
     "securefed._auditing.differential_privacy.noise_audit": "audit_noise",
     "securefed._auditing.differential_privacy.record_audit": "audit_records",

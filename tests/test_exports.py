@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import pydoc
 import subprocess
 import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+
+import securefed
 
 ROOT = Path(__file__).parents[1]
 _NAMES = {
     "securefed": """
-        ActiveRun Advice Aggregate Algorithm Array ClientId DataUsage Dataset DeviatingServer Federation
+        ActiveRun Advice Aggregate Algorithm Array AttackSettings AuditSettings ClientId DataUsage Dataset
+        DeviatingServer Federation
         InProcessTransport Layout Ledger Limits LossyTransport Message PartyId Public Result RunOptions SERVER
-        Seal Server Setting TensorSpec Tensors Terms Transcript advise audit audit_algorithm audit_noise
+        Seal Server Setting TensorSpec Tensors Terms TrainingSetup Transcript advise audit audit_algorithm audit_noise
         audit_records audit_training audit_transcript chain identity local
         secure_mean secure_sum
     """,
@@ -142,3 +148,37 @@ def test_naming_the_defences_imports_no_implementation() -> None:
         "sys.exit(any(name in sys.modules for name in heavy))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+MOST_PARAMETERS = 10
+LONGER = {"securefed.Federation", "securefed.attacks.invert", "securefed.flower.SecureStrategy"}
+"""Public functions, and classes that are no dataclass of named fields, which have more than the others may have."""
+
+
+def test_public_functions_have_few_parameters() -> None:
+    """What has more takes an object of documented settings, as `audit` takes `AuditSettings`."""
+    named = {
+        f"{package}.{name}": getattr(import_module(package), name) for package in PINNED for name in PINNED[package]
+    }
+    called = {
+        name: item
+        for name, item in named.items()
+        if inspect.isfunction(item) or (inspect.isclass(item) and "__init__" in vars(item))
+    }
+    made = {name: item for name, item in called.items() if not dataclasses.is_dataclass(item)}
+    longer = {name for name, item in made.items() if len(inspect.signature(item).parameters) > MOST_PARAMETERS}
+    assert len(made) > 40
+    assert longer <= LONGER
+
+
+@pytest.mark.parametrize(
+    ("door", "settings", "left"), [("audit", "AuditSettings", 8), ("audit_algorithm", "AttackSettings", 9)]
+)
+def test_the_options_of_an_audit_are_the_fields_of_its_settings(door: str, settings: str, left: int) -> None:
+    function, made = getattr(securefed, door), getattr(securefed, settings)
+    assert len(inspect.signature(function).parameters) == left
+    (options,) = get_type_hints(function)["options"].__args__
+    assert set(get_type_hints(options)) == {field.name for field in dataclasses.fields(made)}
+    for field in dataclasses.fields(made):
+        documented = "".join(str(one.__doc__) for one in made.__mro__)
+        assert f"        {field.name}: " in documented, field.name

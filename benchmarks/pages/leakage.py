@@ -110,7 +110,7 @@ def measure(point: Point, seed: int) -> Finding:
         return {"missing": f"{point.data} is not in the folder that SECUREFED_DATA names"}
     observed = rounded(VIEWS[point.view](result.transcript, TARGET), point.wire)
     secret = case(SUBJECTS[point.subject].algorithm).secret
-    attacker = Attacker(point.attacks, (secret,), target, seed, nulls=False)
+    attacker = Attacker(point.attacks, (secret,), target, seed)
     start = time.process_time()
     try:
         with limited(SECONDS):

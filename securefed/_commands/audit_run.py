@@ -16,7 +16,8 @@ import numpy as np
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.registered.registered_audit import Progress, audit
+from securefed._auditing.engine.seed_tasks import Progress
+from securefed._auditing.registered.registered_audit import audit
 from securefed._auditing.registered.transcript_audit import TranscriptAudit, audit_transcript
 from securefed._commands.named_run import NamedRun, build, federation
 from securefed._messages import Transcript

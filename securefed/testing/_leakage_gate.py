@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.clear_runs import VIEWS
 from securefed._auditing.engine.results import GATED, ON_REQUEST, POOLED, SECRETS, Secret
 from securefed._auditing.gate.leakage_limits import (
     OWNERS,
@@ -36,7 +37,6 @@ from securefed._auditing.gate.leakage_limits import (
     require_names,
 )
 from securefed._auditing.own.own_audit import Clients, audit_algorithm
-from securefed._auditing.own.own_seed_run import VIEWS
 from securefed._hyperparameters import check_number
 from securefed.attacks.views import SUM_ONLY
 from securefed.errors import ConfigError

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from securefed import Dataset, DeviatingServer, RunOptions, audit, audit_algorithm, chain
-from securefed._auditing.active.active_views import ActiveAudit, _expected_refusals
-from securefed._auditing.cases import case
-from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.active.active_attacks import _expected_refusals
 from securefed.algorithms import SSI, FedAvg
 from securefed.attacks import ChosenBroadcast, Dialogue, FitRows, GradientSuppression, Reconstruction, Target
-from securefed.datasets import load
 from securefed.defenses import quantise, secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import DenseNetwork, SoftmaxRegression
@@ -53,17 +50,10 @@ def test_an_audit_has_no_such_view_unless_asked(report: Any) -> None:
 
 
 def test_an_algorithm_that_no_active_attack_fits_is_named_with_the_reason() -> None:
-    name, result = "graph/igl", SeedResult()
-    prepared = case(name).prepare(load("digits"), 4, 0)
-    ActiveAudit(name, case(name).build(), prepared, ("distances",), 0, 0, pictures=False).attack(
-        "secure_aggregation", chain(quantise()), _no_run(), result, alone=False
-    )
-    assert not result.attempts
-    assert any("PPGL's clients" in gap.reason for gap in result.gaps)
-
-
-def _no_run() -> Any:
-    return None
+    found = audit(["graph/igl"], ["secure_aggregation"], clients=4, seeds=1, rounds=1, active=True, workers=1)
+    assert "active server" not in {cell.view for cell in found.cells}
+    (gap,) = (gap for gap in found.missing if gap.view == "active server")
+    assert any("PPGL's clients" in refusal for refusal in gap.refusals)
 
 
 @dataclass(frozen=True)

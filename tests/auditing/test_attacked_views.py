@@ -35,7 +35,7 @@ def test_views_with_equal_messages_are_attacked_again_where_one_states_a_clip_or
     everybody = frozenset({0, 1})
     one = RoundView(0, {"basis": np.eye(2)}, {"product": np.eye(2)}, everybody, everybody)
     counting = Counting()
-    attacker = Attacker([counting], ["gram"], Target(SSI(rank=2), public), seed=0, nulls=False)
+    attacker = Attacker([counting], ["gram"], Target(SSI(rank=2), public), seed=0)
     for expected, other in (
         (1, one),
         (1, replace(one)),  # the positive control: an equal view is attacked once

@@ -11,6 +11,7 @@ from scipy.special import ndtr
 
 from securefed import Dataset, Federation, Public, audit, chain
 from securefed._auditing.cases import case
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.differential_privacy import membership_audit as members
 from securefed._auditing.differential_privacy.membership_audit import (
     INFORMED,
@@ -23,7 +24,6 @@ from securefed._auditing.differential_privacy.membership_audit import (
     play,
     record_canaries,
 )
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.report.audit_page import render
 from securefed.attacks import Target, views
 from securefed.attacks._generic import Replay
@@ -104,7 +104,7 @@ def test_stand_ins_have_the_canarys_label_and_are_used_once() -> None:
 
 def settings(epsilon: float, algorithm: str) -> Settings:
     noise = {(epsilon, case(algorithm).rounds): calibrate(epsilon, 1e-5, case(algorithm).rounds)}
-    return Settings("digits", 4, ("plain",), (), epsilon, 1e-5, noise, (), False)
+    return Settings(clients=4, defenses=("plain",), attacks=(), epsilon=epsilon, noise=noise)
 
 
 @pytest.mark.exhaustive

@@ -9,16 +9,8 @@ from securefed import Federation, audit
 from securefed._auditing.cases import case
 from securefed._auditing.cases.held_out import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, head_text, owner_note
-from securefed._auditing.registered.audited_defenses import (
-    CKKS,
-    DDP,
-    DEFENSES,
-    QUANTISE,
-    USUAL,
-    choose,
-    distributed,
-    distributed_multiplier,
-)
+from securefed._auditing.engine.defense_names import CKKS, DDP, QUANTISE
+from securefed._auditing.registered.audited_defenses import DEFENSES, USUAL, choose, distributed, distributed_multiplier
 from securefed._catalogue import defenses
 from securefed._commands.audit_run import run_and_save
 from securefed.datasets import load

@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 from securefed import Dataset, Federation, Result
+from securefed._auditing.cases.audit_settings import Settings
+from securefed._auditing.engine.defense_names import DP, PAILLIER, PLAIN, SECURE_AGGREGATION
 from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.registered import audited_defenses
 from securefed._auditing.registered import seed_run as runs
-from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.audited_defenses import (
-    DP,
-    PAILLIER,
-    PLAIN,
-    QUANTISED,
-    SECURE_AGGREGATION,
-    identical_sums,
-)
+from securefed._auditing.registered.audited_defenses import QUANTISED, identical_sums
 from securefed._auditing.registered.registered_subject import RegisteredSubject
 from securefed.algorithms import PPGL, SSI
 from securefed.defenses import KeyHolder
@@ -38,7 +32,7 @@ def outcome(
     first: bool = False,
     every_seed: bool = False,
 ) -> SeedResult:
-    settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), every_seed)
+    settings = Settings(clients=4, defenses=defenses, attacks=attacks, noise=NOISE, every_seed=every_seed)
     subject = RegisteredSubject(algorithm, settings)
     return runs.SeedRun(algorithm, subject.case, settings, subject.prepare(seed), seed, first).run()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securefed import audit
+from securefed import TrainingSetup, audit
 from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.advice.search import _Question, _Search
 from securefed._auditing.advice.trials import Trials
@@ -23,7 +23,6 @@ from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed.datasets import load
-from securefed.datasets._tables.table_format import TableFormat
 from tests.auditing.page import text
 from tests.auditing.test_report import cell, report
 
@@ -93,7 +92,8 @@ def search(hospitals: Path, monkeypatch: pytest.MonkeyPatch, leaks: dict[int, fl
         return [("fit", max((leak for most, leak in leaks.items() if rows <= most), default=0.01), True)]
 
     monkeypatch.setattr(Trials, "_attacked", attacked)
-    asked = _Question("pca/ssi", str(hospitals), "hospital", "", TableFormat(), own, 1e-5, 4, 0, 1, 4, 0.1, 0.9, ())
+    setup = TrainingSetup(data=str(hospitals), owner_column="hospital", rounds=1, settings={"rank": 2})
+    asked = _Question("pca/ssi", setup, 4, 0, 1, 4, 0.1, 0.9, ())
     return _Search(trials, asked, (Candidate("secure_aggregation", 4, None, 1, threshold=4),))
 
 

@@ -9,9 +9,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from securefed import audit
+from securefed._auditing.engine import unfinished_tasks as unfinished
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered import registered_audit as matrix
-from securefed._auditing.registered import unfinished_tasks as unfinished
 from securefed._auditing.registered.registered_subject import RegisteredSubject
 from tests.combinations import first_ones
 

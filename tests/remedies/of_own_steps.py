@@ -56,7 +56,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: audited(**arguments(r'(unknown="rows")', message)),
     ),
     "limits of rows beside another unknown": Followed(
-        "securefed/_auditing/own/own_audit.py",
+        "securefed/_auditing/own/attack_settings.py",
         "fit limits the search for rows",
         lambda _: audited(unknown="gram", fit=FitRows(calls=5)),
         lambda message, _: without_fit(message),

@@ -8,8 +8,7 @@ clients or protocol stop it.
 
 An active attack holds a `Dialogue`: `ask` sends the next broadcast (`ChosenBroadcast`: one for all clients, and others
 for some of them), runs the round, and returns what the server observed. The audit's view `active server`
-(`active_views`, and `active_attempts` for a user's own algorithm) makes a `DeviatingServer` for each attack and calls
-`deceive`.
+(`active_attacks`) makes a `DeviatingServer` for each attack and calls `deceive`.
 
 The base class `Federation` makes each round by `_round`: it asks `next_broadcast` what to send, sums the clients'
 contributions to it, repeating void attempts, and hands the sum to `combine`. The deviating server replaces these two

@@ -16,9 +16,6 @@ from securefed._auditing.alerts.alert import Alert
 from securefed._auditing.engine.results import finite_or_none
 from securefed.errors import DataError
 
-LEAST_ACCEPTABLE: Final = 0.06
-"""Smallest leak that a user may name as acceptable: the smallest that the attacks would notice."""
-
 
 @dataclass(frozen=True)
 class _Values:

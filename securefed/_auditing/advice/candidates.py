@@ -14,13 +14,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from securefed._auditing.engine.allowed_views import default_threshold
-from securefed._auditing.registered.audited_defenses import (
-    DDP,
-    PLAIN,
-    SECURE_AGGREGATION,
-    noise_words,
-    sums_words,
-)
+from securefed._auditing.engine.defense_names import DDP, PLAIN, SECURE_AGGREGATION
+from securefed._auditing.registered.audited_defenses import noise_words, sums_words
 from securefed.datasets._tables.table_format import TableFormat
 
 EPSILONS: Final = (1.0, 8.0, 64.0)

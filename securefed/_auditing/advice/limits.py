@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.engine.allowed_views import KEPT, Allowance, judge, limits_of
-from securefed._auditing.registered.audited_defenses import PLAIN
+from securefed._auditing.engine.defense_names import PLAIN
 from securefed.attacks.views import SMALLEST_SUM
 
 

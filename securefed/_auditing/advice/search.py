@@ -13,35 +13,34 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 import numpy as np
 
-from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, RecordSetting, Setting
+from securefed._auditing.advice.advice_values import MEASURED, Advice, RecordSetting, Setting
 from securefed._auditing.advice.advised_words import no_model_sentences, sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, simulate, usable_from
 from securefed._auditing.advice.limits import limits
 from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
-from securefed._auditing.alerts import FEWEST, alerts, facts_of
+from securefed._auditing.alerts import alerts
 from securefed._auditing.cases import Prepared, case
-from securefed._auditing.cases.held_out import HELD_OUT, dealt_rows
-from securefed._auditing.cases.own_setup import OwnSetup, owners_of
+from securefed._auditing.cases.held_out import HELD_OUT
+from securefed._auditing.cases.setup import SetupOptions, TrainingSetup
 from securefed._auditing.engine.kept_utility import kept
-from securefed._auditing.engine.pace import announce, logged
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.results import FEDERATION
-from securefed._auditing.engine.worker_processes import run_all
+from securefed._auditing.engine.seed_tasks import Progress, run_tasks
+from securefed._auditing.engine.statistics import LEAST_ACCEPTABLE
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._auditing.registered.smallest_client import smallest_client
 from securefed._hyperparameters import check_choice, check_integer, check_number
-from securefed.datasets._loaders import load_once
-from securefed.datasets._tables.table_format import TableFormat, TableOptions
-from securefed.errors import SecureFedError
+from securefed.errors import ConfigError, SecureFedError
 
 KEEP: Final = 0.9
 """Share of the utility in the clear that a usable setting keeps; the user may name another."""
@@ -50,33 +49,21 @@ COHORT_SEEDS: Final = 10
 cancer): the first two said .90 where the mean of 20 is .83. From 32 clients on three or four runs decide."""
 _Records = tuple[tuple[RecordSetting, ...], str]
 """Settings that hide single rows, and why there are none."""
-Progress = Callable[[int, int, str], None]
-"""Called with (settings done, settings in all, words of the setting just done)."""
 
 
 @logged
 def advise(
     algorithm: str,
     *,
-    data: str = "digits",
     acceptable: float = 0.1,
-    clients: int | None = None,
-    rows_per_client: int | None = None,
-    rounds: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    standardise: bool = False,
-    owner_column: str = "",
-    label_column: str = "",
     colluding: int = 0,
-    fewest: int = FEWEST,
-    delta: float = 1e-5,
     keep: float = KEEP,
     seeds: int = 10,
     fineness: int = 1,
     cohorts: Sequence[int] = COHORTS,
     workers: int | None = 1,
     progress: Progress | None = None,
-    **table: Unpack[TableOptions],
+    **setup: Unpack[SetupOptions],
 ) -> Advice:
     """Search defences and their parameters for those that keep a leak acceptable, and say what each costs.
 
@@ -90,26 +77,16 @@ def advise(
 
     Args:
         algorithm: its name in `securefed list`.
-        data: name of a data set, or the path of an `.npz`, `.csv` or `.parquet` file.
         acceptable: mean leakage of a client's data that the user can live with; at least .06, the smallest that shows.
-        clients: number of clients in a round; by default 8, or one for each owner of rows.
-        rows_per_client: rows of every client; by default as the algorithm's audit case has it, and of a file an even
-            share.
-        rounds: number of training rounds; by default as the algorithm's audit case has it.
-        settings: hyper-parameters, which replace those of the audit case.
-        standardise: scale every column to mean 0 and standard deviation 1 over the rows of all clients.
-        owner_column: column that says whose row it is.
-        label_column: column of the labels in a file.
         colluding: clients that tell the server all they know.
-        fewest: rows of a category or party, and people behind a mean, from which on they are not few, as in `audit`.
-        delta: the delta of every epsilon.
         keep: share of the utility in the clear, at the user's number of rounds, that a usable setting keeps.
         seeds: runs of each setting.
         fineness: 2 searches twice as fine.
         cohorts: numbers of clients at which the utility under noise is simulated.
         workers: processes that try settings; `None` for one on each core. They are those of `securefed.audit`.
         progress: called before the first setting and after every one; without it, progress is logged (INFO).
-        **table: `encoding`, `separator`, `decimal` and `classes` of a file, as in `audit`.
+        **setup: the training, as in `audit`: `data`, `clients`, `rows_per_client` (one number), `rounds`, `settings`,
+            `standardise`, `owner_column`, `label_column`, `fewest`, `delta`, and how a `.csv` file is written.
 
     Returns:
         The settings that were tried, the one to use if there is one, and two sentences.
@@ -123,22 +100,18 @@ def advise(
     check_number("keep", keep, 0, most=1)
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))
-    form = TableFormat(**table)
-    source = load_once(data, owner_column, label_column, form)
-    count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
+    asked = TrainingSetup(**setup).resolved()
+    count = asked.clients
     check_integer("clients", count, 3)
-    if rows_per_client is None and not owner_column:
-        rows_per_client = dealt_rows(data, source, count)
-    parties = [] if owner_column or rows_per_client is None else [rows_per_client] * count
-    facts = facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise)
-    own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column, fewest)
+    assert count is not None  # resolved
+    if len(asked.sizes) > 1:
+        given = list(asked.sizes)
+        raise ConfigError(f"rows_per_client must be one number in an advice, such as {given[0]}; got {given}")
+    facts = asked.facts()
     check_integer("colluding", colluding, 0, count - 2)
     check_integer("workers", 1 if workers is None else workers, 1)
-    question = _Question(
-        algorithm, data, owner_column, label_column, form, own, delta, count, colluding, fineness, seeds, acceptable,
-        keep, tuple(cohorts),
-    )  # fmt: skip
-    found, measure = alerts(facts, fewest), _search_of(question).measure
+    question = _Question(algorithm, asked, count, colluding, fineness, seeds, acceptable, keep, tuple(cohorts))
+    found, measure = alerts(facts, asked.fewest), _search_of(question).measure
     tried, (records, none) = _try_all(question, workers or os.cpu_count() or 1, progress)
     advised = _best(tried)
     needed = None if advised is not None else _needed(tried)
@@ -148,7 +121,7 @@ def advise(
     if advised is None and needed is None and not any(one.model for one in tried if math.isfinite(one.utility)):
         nothing = no_model_sentences(tried[0], measure)
         said = nothing if any(one.holds for one in tried) else (said[0], nothing[0])
-    shared = algorithm, data, acceptable, view, tuple(tried), advised, said, needed
+    shared = algorithm, asked.data, acceptable, view, tuple(tried), advised, said, needed
     return Advice(*shared, keep, records, none, found, measure)
 
 
@@ -162,15 +135,10 @@ def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1)
 
 @dataclass(frozen=True)
 class _Question:
-    """What the user asked, checked; the attributes are the arguments of `advise`, and `own` what they change."""
+    """What the user asked, checked; the attributes are the arguments of `advise`, and `setup` the training."""
 
     algorithm: str
-    data: str
-    owner_column: str
-    label_column: str
-    form: TableFormat
-    own: OwnSetup
-    delta: float
+    setup: TrainingSetup
     clients: int
     colluding: int
     fineness: int
@@ -181,8 +149,8 @@ class _Question:
 
     def search(self) -> _Search:
         """Read the data, and list the candidates."""
-        source = load_once(self.data, self.owner_column, self.label_column, self.form)
-        trials = Trials(self.own.apply(case(self.algorithm)), self.own, source, self.delta)
+        own = self.setup.own
+        trials = Trials(own.apply(case(self.algorithm)), own, self.setup.source(), self.setup.delta)
         return _Search(trials, self, listing(trials, self.clients, self.colluding, self.fineness))
 
 
@@ -213,25 +181,15 @@ def _try_all(question: _Question, workers: int, progress: Progress | None) -> tu
     Returns:
         The candidates' settings in the order of the list, and the others.
     """
-    kinds = {f"{one.defense}, setting {k}": one.defense for k, one in enumerate(_search_of(question).listed, 1)}
-    tasks = [(question, number) for number in (*range(len(kinds)), _RECORDS)]
-    kinds["noise that hides single rows"] = "records"  # the last name, as `_RECORDS` is the last number
-    found, records = dict[int, Setting](), list[_Records]()
-
-    def finished(task: tuple[_Question, int], tried: Setting | _Records) -> None:
-        if isinstance(tried, Setting):
-            found[task[1]] = tried
-        else:
-            records.append(tried)
-        if progress is not None:
-            progress(len(found) + len(records), len(tasks), list(kinds)[task[1]])
-
-    announce(progress, kinds, workers)
-    if progress is not None:
-        progress(0, len(tasks), "the first setting runs")
-    run_all(tasks, workers, _try, finished)
+    listed = _search_of(question).listed
+    kinds = [*(one.defense for one in listed), "records"]  # the last, as `_RECORDS` is the last number
+    names = [*(f"{one.defense}, setting {k}" for k, one in enumerate(listed, 1)), "noise that hides single rows"]
+    tasks = [(question, number) for number in (*range(len(listed)), _RECORDS)]
+    *found, records = run_tasks(
+        tasks, _try, progress, workers=workers, named=lambda task: names[task[1]], kind=lambda task: kinds[task[1]]
+    )
     _built.last = None
-    return [found[number] for number in sorted(found)], records[0]
+    return found, records
 
 
 class _Search:
@@ -246,8 +204,9 @@ class _Search:
     def __init__(self, trials: Trials, question: _Question, listed: tuple[Candidate, ...]) -> None:
         self._trials, self._question, self.listed = trials, question, listed
         self._seeds = range(question.seeds)
-        asked = question.data, question.owner_column, question.label_column, question.own.standardise
-        self._options = data_options(*asked, question.form)  # names the data in the commands to paste
+        asked = question.setup
+        named = asked.data, asked.owner_column, asked.label_column, asked.standardise
+        self._options = data_options(*named, asked.form)  # names the data in the commands to paste
 
     @property
     def measure(self) -> str:

@@ -28,14 +28,16 @@ from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.cases.utility_floors import floors, for_these_classes
+from securefed._auditing.engine.defense_names import PLAIN
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, FEDERATION, SUMMARIES
+from securefed._auditing.engine.runner import Source
 from securefed._auditing.engine.seed_result import Place
 from securefed._auditing.engine.statistics import PARTIAL_FROM, POWER, RECONSTRUCTED, SIGHTED
-from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.implications import implied_attempts
 from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
-from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
+from securefed._auditing.registered.audited_defenses import clipping_norm, distributed
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.smallest_client import smallest_client
 from securefed._messages import ClientId
@@ -363,10 +365,8 @@ class Trials:
         """
         prepared = self.prepare(candidate, seed)
         observed = self._view(candidate, result, client)
-        target = Target(self.case.build(), prepared.public)
-        attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)  # no runs on shuffled views
-        level, out = precision(observed), list[_Scored]()
-        sources: list[Source] = []
+        attacker = Attacker(self._attacks, self.case.secrets, Target(self.case.build(), prepared.public), seed)
+        level, out, sources = precision(observed), list[_Scored](), list[Source]()
         for finding in attacker.attack(observed)[0]:
             fits = explains(finding.estimate, level)
             sources.append(Source(finding.attack, finding.estimate, None, fits))
@@ -378,7 +378,7 @@ class Trials:
                     pooled.add(FEDERATION, finding.attack, leak)
         truth = Truth.of(prepared, client, seed, self.source.features, self.own.fewest)
         place = Place(self.case.name, candidate.defense, observed.view, seed, client)
-        for implied in implied_attempts(place, sources, observed, target, truth):
+        for implied in implied_attempts(place, sources, observed, attacker.target, truth):
             if implied.secret in ("people", "membership") and len(observed.members) > 1:
                 leak = implied.leakage if implied.leakage > implied.null_leakage else min(implied.leakage, 0.0)
                 pooled.add(implied.secret, implied.attack, leak, implied.part)

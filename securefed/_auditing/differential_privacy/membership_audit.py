@@ -22,13 +22,13 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._auditing.cases import Case, Prepared
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.differential_privacy.noise_audit import audit_noise
 from securefed._auditing.differential_privacy.noise_engine import NoiseAudit, noise_scale, released_sum
 from securefed._auditing.differential_privacy.record_audit import audit_records
 from securefed._auditing.engine.results import finite_or_none
 from securefed._auditing.engine.seed_result import Gap
 from securefed._auditing.engine.statistics import Interval, verdict
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._extras import check_installed
 from securefed._runtime.federation import Federation
 from securefed._runtime.history import Result

@@ -23,6 +23,8 @@ from securefed.attacks.scores import leakage, relative_error
 
 _GUESS: Final[tuple[float, bool | None, Mapping[int, float]]] = (0.0, None, {})
 """Leakage of the guess without messages, which explains none of them; that of its columns is 0 too."""
+DEFAULT_SETTING: Final = "default setting"
+"""Legend of the curves on the usual data, beside those on data of full width."""
 NEGLIGIBLE: Final = 1e-12
 """Error of a guess below which there is nothing left to find out."""
 

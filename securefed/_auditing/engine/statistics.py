@@ -25,6 +25,8 @@ FOUND: Final = (EXPOSED, PARTIAL)
 EXPOSED_FROM: Final = 0.9
 PARTIAL_FROM: Final = 0.05
 """Leakages from which data count as exposed, and as exposed in part; `docs/reference/audit-verdicts.md` states both."""
+LEAST_ACCEPTABLE: Final = 0.06
+"""Smallest leak that a user may name as acceptable: the smallest that the attacks would notice."""
 RECONSTRUCTED: Final = 0.999
 """Leakage from which a single run is a reconstruction, whatever the mean says: luck does not reach a thousandth of the
 guess's error."""

@@ -15,9 +15,10 @@ import numpy as np
 
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.results import Attempt, Cell, RunFacts, Secret
+from securefed._auditing.engine.runner import Source
 from securefed._auditing.engine.seed_result import Place
 from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL
-from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.implications import implied_attempts
 from securefed._auditing.implied.truth import Truth
 from securefed._public import Public
 from securefed._runtime.federation import Federation

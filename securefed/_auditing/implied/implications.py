@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._auditing.engine.results import Attempt, Secret
+from securefed._auditing.engine.runner import Source
 from securefed._auditing.engine.seed_result import NEGLIGIBLE, Place
 from securefed._auditing.implied.client_statistics import (
     ScoredStatistic,
@@ -53,23 +54,6 @@ _CANDIDATES: Final = 100
 """Most rows on each side whose membership is scored; the AUC of a run then has a standard error of at most .04."""
 _FEWEST: Final = 3
 """Fewest rows on each side, and fewest columns of a mean that count: what is right of fewer may be luck."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """An attack's estimate, from which others follow.
-
-    Attributes:
-        attack: name of the attack.
-        estimate: its estimate.
-        null: its estimate from messages that say nothing; `None` where it refused them.
-        explained: whether the estimate explains the messages; `None` where the attack cannot tell.
-    """
-
-    attack: str
-    estimate: Reconstruction
-    null: Reconstruction | None
-    explained: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,12 @@ or the attack refuses its null, chance is the guess, of leakage 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
-from typing import Final
 
 import numpy as np
 
-from securefed._auditing.engine.results import Secret
-from securefed._auditing.engine.seed_result import Place, SeedResult, stated_explained
-from securefed._auditing.implied.implications import Source
+from securefed._auditing.engine.runner import REFUSALS, AttackedView, Null, Run
+from securefed._auditing.engine.seed_result import stated_explained
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, View
@@ -38,47 +34,34 @@ from securefed.attacks._generic import (
     RegressCounts,
     RegressRows,
     Replay,
-    TimeBudget,
-    clock,
     uses_labels,
 )
 from securefed.attacks._generic.row_regression import KernelRidge
 from securefed.attacks.views import shuffled
 from securefed.errors import SecureFedError, TranscriptError
 
-Run = Callable[[Replay], list[Reconstruction]]
-"""An attack: from a replay to its estimate, followed by the estimates that are computed from it."""
-_SHOWN: Final[tuple[Secret, ...]] = ("samples", "gram", "pooled samples", "pooled gram")
-"""Secrets that the report shows beside their estimates, from the first run."""
-
 
 class GenericAttacks:
-    """All generic attacks on one view; `sources` are their estimates, from which others follow.
+    """All generic attacks on one view.
 
     Args:
+        view: the replay of the view, whose nulls are first the shuffled rounds and then messages of other rows.
         secret: the data to recover, the guess of them, and the score.
-        place: the place of the attempts: algorithm, defence, view, seed and target.
-        result: where the attempts are recorded.
         fit: the fitting attack with its limits.
-        observed: the view.
         replay_of: makes the replay of a view.
     """
 
     def __init__(
         self,
+        view: AttackedView[Replay],
         secret: SecretData,
-        place: Place,
-        result: SeedResult,
         fit: FitRows | FitUnknown,
-        observed: View,
         replay_of: Callable[[View], Replay],
     ) -> None:
-        self._secret, self._place, self._result, self._fit = secret, place, result, fit
-        self._replay_of = replay_of
-        self.replay = replay_of(observed)
-        self.sources = list[Source]()
-        # first the shuffled rounds; `add_null_of_other_rows` appends messages of other rows
-        self._nulls = [replay_of(shuffled(observed, np.random.default_rng([secret.seed, 2])))]
+        self._view, self._secret, self._fit, self._replay_of = view, secret, fit, replay_of
+        self.replay = view.seen
+        mixed = replay_of(shuffled(view.seen.observed, np.random.default_rng([secret.seed, 2])))
+        view.nulls.append(lambda: mixed)  # `add_null_of_other_rows` appends messages of other rows
         self._moments_known = False  # the probe ran, and its moments explain the messages
         self._moments_complete = False  # and left no direction open
 
@@ -87,9 +70,9 @@ class GenericAttacks:
         self._moments_known = self._try(ProbeGram.name, self._probe)
         if self._moments_known and self._moments_complete:
             reason = "the messages depend on the rows through their moments only; the probe recovers those"
-            self.skip(self._fit.name, reason)
+            self._view.leave_out(self._fit.name, reason)
         elif (refusal := self._fit.applies(self.replay.target, self.replay.observed)) is not None:
-            self.skip(self._fit.name, refusal)
+            self._view.leave_out(self._fit.name, refusal)
         else:
             explained = self._try(self._fit.name, lambda replay: self._derive(self._run(self._fit, replay)))
             # all that such messages depend on is known then, as after a probe
@@ -103,17 +86,18 @@ class GenericAttacks:
         """
         messages = messages_of_other_rows(self._secret, self.replay)
         if messages is not None:
-            self._nulls.append(self._replay_of(self.replay.with_messages(messages)))
+            others = self._replay_of(self.replay.with_messages(messages))
+            self._view.nulls.append(lambda: others)
 
     def read(self) -> None:
         """Read rows off the messages, and counts of labels where those are linear in the messages."""
         clear = ClearRows()
         if (reason := clear.applies(self.replay.target, self.replay.observed)) is not None:
-            self.skip(clear.name, reason)
+            self._view.leave_out(clear.name, reason)
         else:
             self._try(clear.name, lambda replay: self._derive(self._run(clear, replay), read=True))
         if self._secret.has_label_counts:  # the nulls after the first: shuffled rounds hold the same counts
-            self._try(ProbeGram.name, self._count, self._nulls[1:], what=" of labels")
+            self._try(ProbeGram.name, self._count, self._view.nulls[1:], what=" of labels")
 
     def regress(self) -> None:
         """Learn rows, their Gram matrix and counts of labels from simulated clients.
@@ -130,26 +114,24 @@ class GenericAttacks:
                 self._try_learned(LearnedRows(KernelRidge.of(messages, rows)))
                 self._try_learned(LearnedGram.of(rows, messages, self.replay.features))
                 self._read_low_digits(rows, messages)
-        except (SecureFedError, np.linalg.LinAlgError) as refusal:
-            self.skip(regression.name, str(refusal))
+        except REFUSALS as refusal:
+            self._view.leave_out(regression.name, refusal)
         try:
             if self._secret.has_label_counts and labels is not None:
                 # it simulates clients of its own: see the head of this file
                 learned = RegressCounts(regression).learn(self.replay, labels, rng)
-                self._try_learned(learned, self._nulls[1:])  # shuffled rounds hold the same counts, so they are no null
-        except (SecureFedError, np.linalg.LinAlgError) as refusal:
-            self.skip(RegressCounts.name, str(refusal))
-
-    def skip(self, attack: str, reason: str) -> None:
-        """Note that an attack did not run, and why."""
-        self._result.leave_out(self._place, self._secret.named(attack), reason)
+                self._try_learned(
+                    learned, self._view.nulls[1:]
+                )  # shuffled rounds hold the same counts, so they are no null
+        except REFUSALS as refusal:
+            self._view.leave_out(RegressCounts.name, refusal)
 
     def _read_low_digits(self, rows: Array, messages: Array) -> None:
         """Learn from the simulated clients' rows and messages how last digits tell rows, and read the observed ones."""
         try:
             learned = LowDigits.learn(rows, messages)
         except TranscriptError as refusal:
-            self.skip(LowDigits.name, str(refusal))
+            self._view.leave_out(LowDigits.name, refusal)
             return
         self._try(learned.name, lambda replay: self._derive(self._run(learned, replay), read=True))
 
@@ -183,7 +165,7 @@ class GenericAttacks:
         return uses_labels(self.replay, self._rng(15), self._secret.prior_labels)
 
     def _try_learned(
-        self, learned: LearnedRows | LearnedGram | LearnedCounts, nulls: Sequence[Replay] | None = None
+        self, learned: LearnedRows | LearnedGram | LearnedCounts, nulls: Sequence[Null[Replay]] | None = None
     ) -> None:
         """Run an attack that was learned from simulated clients; `nulls` as in `_try`."""
         self._try(learned.name, lambda replay: [self._run(learned, replay)], nulls)
@@ -202,51 +184,17 @@ class GenericAttacks:
         """
         return np.random.default_rng([self._secret.seed, stream])
 
-    def _try(self, name: str, run: Run, nulls: Sequence[Replay] | None = None, what: str = "") -> bool:
-        """Run an attack and its nulls, and record its attempts.
+    def _try(self, name: str, run: Run[Replay], nulls: Sequence[Null[Replay]] | None = None, what: str = "") -> bool:
+        """Run an attack and its nulls; return whether it ran, and did not notice itself that it failed.
 
         Args:
             name: the name of the attack.
             run: the attack.
-            nulls: replays of messages that say nothing; by default all that there are.
+            nulls: messages that say nothing; by default all that there are.
             what: words after the name, where the attack does not run and the reason is noted.
-
-        Returns:
-            Whether it ran, and did not notice itself that it failed.
         """
-        began = clock().now()
-        try:
-            estimates = run(self.replay)
-        except (SecureFedError, np.linalg.LinAlgError) as refusal:
-            self.skip(f"{name}{what}", str(refusal))
-            return False
-        took = clock().now() - began
-        chances = [_or_none(run, _given_time(null, took)) for null in (self._nulls if nulls is None else nulls)]
-        judged = self._result.record(self._place, name, estimates, chances, self._secret.judge)
-        first = (chances[0] if chances else None) or []
-        for estimate, null in zip_longest(estimates, first[: len(estimates)]):
-            self.sources.append(Source(name, estimate, null, stated_explained(estimate)))
-        if self._secret.seed == 0:
-            self._result.keep_pictures(self._place, name, [item for item in judged if item.secret in _SHOWN], None)
-        return stated_explained(estimates[0]) is not False
-
-
-def _given_time(null: Replay, seconds: float) -> Replay:
-    """Return a null that may take as long as the attack did, even where that spends more than the budget has left.
-
-    A null that is cut short counts as the guess, which would make a search that merely took long look like a leak.
-    """
-    if null.budget is None or null.budget.remaining >= seconds:
-        return null
-    return replace(null, budget=TimeBudget.of(seconds))
-
-
-def _or_none(run: Run, null: Replay) -> list[Reconstruction] | None:
-    """Attack a null; `None` where the attack notices that nothing fits."""
-    try:
-        return run(null)
-    except (SecureFedError, np.linalg.LinAlgError):
-        return None
+        estimates = self._view.attack(name, run, nulls, gap=f"{name}{what}")
+        return bool(estimates) and stated_explained(estimates[0]) is not False
 
 
 def messages_of_other_rows(secret: SecretData, replay: Replay) -> Array | None:

@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Unpack
 
 import numpy as np
 
-from securefed._auditing.alerts import TableFacts, alerts, data_sheet, facts_of_clients
-from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.alerts import TableFacts, facts_of_clients
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.clear_runs import audit_in_the_clear
 from securefed._auditing.engine.pace import logged
-from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
-from securefed._auditing.own.active_attempts import attack_actively
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.engine.seed_tasks import Progress
+from securefed._auditing.own.attack_settings import AttackOptions, AttackSettings
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
 from securefed._auditing.own.instance_checks import Rehearsal
-from securefed._auditing.own.own_seed_run import DEFENSES, VIEWS, AttackOptions, OwnSeedRun, chosen_views
-from securefed._public import Public, require
+from securefed._auditing.own.own_seed_run import OwnSeedRun
+from securefed._public import Public
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._validation import missing_methods
-from securefed.attacks._engine.unknowns import Unknown
-from securefed.attacks._generic import FitRows, FitUnknown, TimeBudget
+from securefed.attacks._generic import TimeBudget
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
@@ -46,14 +47,8 @@ def audit_algorithm(
     start: Tensors | None = None,
     combine: Combine | None = None,
     backend: Backend = "numpy",
-    population: Array | None = None,
-    feature_bound: float | None = None,
-    view: Sequence[str] = VIEWS,
-    fit: FitRows | None = None,
-    seconds: float = 900.0,
-    active: bool = False,
-    unknown: Unknown = "rows",
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[AttackOptions],
 ) -> Report:
     """Run an algorithm in the clear, and attack what a server sees, or what it sees of sums alone.
 
@@ -69,21 +64,9 @@ def audit_algorithm(
         combine: for a function: (broadcast, total, clients) -> the next broadcast; without it every round repeats
             `start`.
         backend: the backend of a function: "torch" if it takes and returns float64 torch tensors (exact derivatives).
-        population: rows that the membership attack knows to be like the clients'; the other clients' by default.
-        feature_bound: declared range of the data; the largest entry of all clients by default.
-        view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
-        fit: limits of the attack that fits rows to the messages, such as its number of starts.
-        seconds: time for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
-            ending are skipped by name. A null may take as long as its attack did, even where the seconds are spent by
-            then. 900 seconds are far more than a step of milliseconds needs.
-        active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
-            `seconds`.
-        unknown: what the messages depend on: "rows", or, of an algorithm in NumPy that uses the rows X only through
-            them, "gram" (X^T X) or "distances" (between the columns of X, which are signals). The attack then fits that
-            matrix, which messages may determine where they do not determine the rows; it checks the claim first, and
-            says so where it is wrong.
         progress: called before the first run and after every one with (runs done, runs in all, name of the run just
             done); without it, progress is logged (INFO).
+        **options: fields of `AttackSettings` by name, such as `view`, `population` or `seconds`.
 
     Returns:
         A report with one cell for each view, secret and attack. Leakage is 1 - error of the attack's estimate / error
@@ -101,39 +84,20 @@ def audit_algorithm(
     began = time.perf_counter()
     if seeds < 1 or rounds < 1:
         raise ConfigError(f"an audit needs at least one seed and one round, not {seeds} and {rounds}")
-    if not seconds > 0:
-        raise ConfigError(f"seconds must be positive, not {seconds}")
-    chosen = chosen_views(view)
+    attacks = AttackSettings(**options)
     is_instance = _is_instance(algorithm, start, combine)
     draw: Any = clients if callable(clients) else lambda _, given=list(clients): given
-    if active and not is_instance:
+    if attacks.active and not is_instance:
         raise ConfigError("active=True needs an Algorithm: the attacks that choose broadcasts know none for functions")
-    options = AttackOptions(chosen, population, feature_bound, _fit_of(unknown, fit), active)
     function = None if is_instance else (start, combine, backend)
-    subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
-    results = []
-    if progress is not None:
-        progress(0, seeds, "the first run is attacked")
-    for seed in range(seeds):
-        results.append(subject.audit_seed(seed))
-        if progress is not None:
-            progress(seed + 1, seeds, f"{subject.name}, seed {seed}")
-    return make_report(
-        [subject],
-        results,
-        [DEFENSES[name] for name in VIEWS if name in chosen],
-        {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
-        skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
-        assumptions=subject.assumptions(),
-        alerts=alerts(subject.facts),
-        data=data_sheet(subject.facts),
-        seconds=time.perf_counter() - began,
-    )
+    subject = OwnSubject(algorithm, function, draw, rounds, seeds, attacks, attacks.seconds)
+    report = audit_in_the_clear(subject, seeds, attacks.views, progress, word="seeds")
+    return replace(report, seconds=time.perf_counter() - began)
 
 
 @dataclass
 class OwnSubject:
-    """A user's algorithm under audit; an `audit_report.Subject`.
+    """A user's algorithm under audit; a `clear_runs.ClearSubject`.
 
     Attributes:
         algorithm: an instance, or a client function.
@@ -147,7 +111,7 @@ class OwnSubject:
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.
         name: the name of the algorithm; known once a seed has run.
-        facts: facts of the rows of the first seed.
+        table: facts of the rows of the first seed.
     """
 
     algorithm: Any
@@ -155,13 +119,13 @@ class OwnSubject:
     draw: Callable[[int], Iterable[Dataset | Array]]
     rounds: int
     seeds: int
-    options: AttackOptions
+    options: AttackSettings
     seconds_left: float
     clients: int = 0
     labelled: bool = False
     label_counts: bool = False
     name: str = ""
-    facts: TableFacts = TableFacts(())
+    table: TableFacts = TableFacts(())
     # of an instance: every client's first message, made before the first run, to name failures and to notice an
     # instance that changes itself and could not be replayed
     _rehearsal: Rehearsal | None = None
@@ -172,8 +136,8 @@ class OwnSubject:
         also = ["membership", "pooled data"]
         if self.label_counts:
             also.append("counts of labels")
-        if isinstance(self.options.fit, FitUnknown):
-            also.append(self.options.fit.unknown)
+        if self.options.unknown != "rows":
+            also.append(self.options.unknown)
         return {
             "hyper-parameters": {field.name: str(getattr(self.algorithm, field.name)) for field in own},
             "data": "the caller's rows",
@@ -184,12 +148,21 @@ class OwnSubject:
             "utility": "utility",  # head of a column that stays empty: the model's utility is not measured
         }
 
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        """The number of clients; known once a seed has run."""
+        return {"clients": self.clients}
+
+    def left_out(self) -> tuple[str, ...]:
+        """List nothing: all that is left out is attacks on single views."""
+        return ()
+
     def audit_seed(self, seed: int) -> SeedResult:
         """Run one seed in the clear and attack its views; each gets an equal part of the seconds that are left."""
         data = _datasets(self.draw(seed))
         self.clients, self.labelled = len(data), self.labelled or data[0].y is not None
         if seed == 0:
-            self.facts = facts_of_clients(data)
+            self.table = facts_of_clients(data)
         method: Any = self.algorithm
         if self.function is None:
             if self._rehearsal is None:
@@ -208,8 +181,8 @@ class OwnSubject:
             budget = TimeBudget.of(max(self.seconds_left, 0.0) / parts)
             run.attack(view, budget)
             self.seconds_left -= budget.seconds - budget.remaining  # more than the budget where a null took longer
-        if self.options.active:
-            attack_actively(run, self.options.views)
+        for view in self.options.views if self.options.active else ():
+            run.attack_actively(view)
         return run.result
 
     def assumptions(self) -> tuple[str, ...]:
@@ -226,13 +199,6 @@ class OwnSubject:
         if self.seeds < self.clients:
             given.append(f"{self.seeds} of {self.clients} clients were targets, one a seed")
         return tuple(given)
-
-
-def _fit_of(unknown: Unknown, fit: FitRows | None) -> FitRows | FitUnknown:
-    """Return the fitting attack; raise `ConfigError` for an unknown without a name, or with limits of rows."""
-    require(unknown in ("rows", "gram", "distances"), f'unknown is "rows", "gram" or "distances"; got {unknown!r}')
-    require(unknown == "rows" or fit is None, f"fit limits the search for rows; leave it out with unknown={unknown!r}")
-    return (fit or FitRows()) if unknown == "rows" else FitUnknown(unknown)
 
 
 def _is_instance(algorithm: Any, start: Tensors | None, combine: Combine | None) -> bool:

@@ -1,8 +1,6 @@
 """Run one seed of an audit of a user's own algorithm in the clear, and let every attack loose on its views.
 
-`own_audit.OwnSubject` makes an `OwnSeedRun` for each seed and calls `attack` for each view. Two views are made of the
-run: the server's, which holds the target's own messages, and the sums alone. Secure aggregation without noise leaves
-the server just these sums, so that what is found in them is reported under secure aggregation, though no masks ran.
+`own_audit.OwnSubject` makes an `OwnSeedRun` for each seed and calls `attack` for each view (`clear_runs`).
 
 An attack knows the algorithm, and simulates clients with it: a `Replay` maps hypothetical rows of a view's members (the
 clients whose sum each message is) to the messages that they would have sent. Each attack also has a null, the same
@@ -14,77 +12,44 @@ own, from [seed, stream], so that its draws do not depend on which attacks ran b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from securefed._auditing.active.active_attacks import Deceived, attack_actively
+from securefed._auditing.engine.clear_runs import DEFENSES, SHOWN
 from securefed._auditing.engine.results import RunFacts, Secret
+from securefed._auditing.engine.runner import AttackedView, Source
 from securefed._auditing.engine.seed_result import Place, SeedResult, run_costs
-from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.implications import implied_attempts
 from securefed._auditing.implied.truth import Truth
+from securefed._auditing.own.attack_settings import AttackSettings
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.own.function_algorithm import FunctionAlgorithm
 from securefed._auditing.own.generic_attacks import GenericAttacks
 from securefed._auditing.own.instance_checks import locate_failure
-from securefed._public import Public, require
+from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.history import Result
 from securefed._tensors import Array
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
-from securefed.attacks._generic import FitRows, FitUnknown, RawBits, Replay, TimeBudget
+from securefed.attacks._generic import RawBits, Replay, TimeBudget
 from securefed.attacks._membership import ConfirmationAttack, ShadowMembership
 from securefed.attacks._membership.likelihood_ratio import CandidateRecord, MembershipAttack
 from securefed.attacks.scores import rows_not_held
 from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
 from securefed.errors import DataError, RoundVoid, SecureFedError
 
-DEFENSES: Final[Mapping[str, str]] = {views.SERVER_VIEW: "plain", views.SUM_ONLY: "secure_aggregation"}
-"""By view, the defence under which a server sees just that."""
-VIEWS: Final = tuple(DEFENSES)
-"""Names of the views: `server`, which sees each client's messages, and `sum only`."""
 _CANDIDATES: Final = 20
 """Most records whose membership is scored in one run, half of them members; each costs simulated clients."""
 _MEMBERSHIP_STREAM, _RECORDS_STREAM, _RAW_BITS_STREAM = 4, 6, 16
 """Streams of random numbers; `generic_attacks` and `client_secrets` use others."""
-
-
-def chosen_views(view: Sequence[str]) -> tuple[str, ...]:
-    """Return the views that a caller names, each once.
-
-    Args:
-        view: one name, or several.
-
-    Raises:
-        ConfigError: a name is unknown, or there is none.
-    """
-    chosen = (view,) if isinstance(view, str) else tuple(dict.fromkeys(view))
-    unknown = sorted(set(chosen) - set(VIEWS))
-    require(bool(chosen) and not unknown, f'views are "server" and "sum only"; got {unknown or "none"}')
-    return chosen
-
-
-@dataclass(frozen=True)
-class AttackOptions:
-    """Options of the attacks on a user's own algorithm.
-
-    Attributes:
-        views: the views that are attacked.
-        population: rows like the clients', for the membership attack; `None` for the other clients' rows.
-        feature_bound: declared range of the data; `None` for the largest entry of all clients.
-        fit: the fitting attack with its limits.
-        active: whether a server that chooses its broadcasts attacks too.
-    """
-
-    views: Sequence[str]
-    population: Array | None
-    feature_bound: float | None
-    fit: FitRows | FitUnknown
-    active: bool = False
 
 
 class OwnSeedRun:
@@ -102,7 +67,7 @@ class OwnSeedRun:
     """
 
     def __init__(
-        self, method: Algorithm[Any, Any], data: list[Dataset], rounds: int, seed: int, options: AttackOptions
+        self, method: Algorithm[Any, Any], data: list[Dataset], rounds: int, seed: int, options: AttackSettings
     ) -> None:
         self.method, self.data, self.seed, self.options = method, data, seed, options
         self.public = Public.of(data, feature_bound=options.feature_bound)
@@ -130,6 +95,29 @@ class OwnSeedRun:
         observed = see(self.run.transcript, self.target)
         for target in (None, self.target) if view == views.SUM_ONLY else (self.target,):
             self._attack(SecretData(self.data, self.public, target, self.seed), observed, budget)
+
+    def attack_actively(self, view: str) -> None:
+        """Attack with a server that chooses its broadcasts: it reads the target's own messages, or sums of all.
+
+        Args:
+            view: `server`, which stands for plain messages, or `sum only`, for secure aggregation.
+        """
+        alone = view == views.SERVER_VIEW
+        defense = chain() if alone else chain(Quantise())  # sums are in the fixed point of secure aggregation
+        clients = Deceived(self.method, self.data, self.public, defense, self.target, alone, self.seed)
+        attacked = []
+        for target in (self.target,) if alone else (self.target, None):
+            secret = SecretData(self.data, self.public, target, self.seed)
+            place = Place(self.name, DEFENSES[view], views.ACTIVE_SERVER, self.seed, target)
+            seen = AttackedView(place, clients, secret.judge, self.result)
+            members = {self.target} if alone else range(len(self.data))
+            if (reason := secret.nothing_to_leak(frozenset(members))) is None:
+                attacked.append(seen)
+            else:
+                seen.leave_out("every attack", reason)
+        # active attacks are scored for rows and Gram matrices, not for counts of labels
+        read = SecretData(self.data, self.public, self.target if alone else None, self.seed)
+        attack_actively(*attacked, derive=partial(read.derive, labels=False))
 
     def _recorded(self, rounds: int) -> Result:
         """Run the algorithm, and note the clients that refused a round.
@@ -181,24 +169,25 @@ class OwnSeedRun:
             budget: time that is left.
         """
         place = Place(self.name, DEFENSES[observed.view], observed.view, self.seed, secret.target)
-        # `named` puts "pooled" before names in the report where the data are all clients'
-        if (reason := secret.nothing_to_leak(observed.members)) is not None:
-            self.result.leave_out(place, secret.named("every attack"), reason)
-            return
         replay_of = partial(self._replay, secret, budget)
-        attacks = GenericAttacks(secret, place, self.result, self.options.fit, observed, replay_of)
+        shown = SHOWN if self.seed == 0 else ()
+        view = AttackedView(place, replay_of(observed), secret.judge, self.result, shown=shown)
+        if (reason := secret.nothing_to_leak(observed.members)) is not None:
+            view.leave_out("every attack", reason)
+            return
+        attacks = GenericAttacks(view, secret, self.options.fitting, replay_of)
         try:
             attacks.search()
             attacks.add_null_of_other_rows()
             attacks.read()
             for scorer in (ShadowMembership(), ConfirmationAttack()) if secret.target is not None else ():
-                self._membership(scorer, attacks.replay, place)
+                self._membership(scorer, view)
             if secret.target is not None:
-                self._raw_bits(attacks.replay, place)
+                self._raw_bits(view)
             attacks.regress()
         except SecureFedError as refusal:
-            attacks.skip("what is left", str(refusal))
-        self._implied(secret.target, observed, attacks.sources, place)
+            view.leave_out("what is left", refusal)
+        self._implied(secret.target, observed, view.sources, place)
 
     def _implied(self, target: int | None, observed: View, sources: Sequence[Source], place: Place) -> None:
         """Record what follows from the attacks' estimates: membership and statistics of one client, people of all."""
@@ -224,50 +213,46 @@ class OwnSeedRun:
             budget=budget,
         )
 
-    def _membership(self, scorer: MembershipAttack, replay: Replay, place: Place) -> None:
+    def _membership(self, scorer: MembershipAttack, view: AttackedView[Replay]) -> None:
         """Score records that are members and records that are not, and record how well the scores tell them apart.
 
         Args:
             scorer: `ConfirmationAttack` knows all members' rows, `ShadowMembership` rows like theirs.
-            replay: the replay of the observed rounds.
-            place: the place of the attempt in the report.
+            view: the replay of the observed rounds, and where the attempt goes.
         """
         secret: Secret = "confirmation" if isinstance(scorer, ConfirmationAttack) else "membership"
+        replay, rng = view.seen, np.random.default_rng([self.seed, _MEMBERSHIP_STREAM])
         inside, outside, known = self._records(replay, informed=secret == "confirmation")
         if min(len(inside), len(outside)) < 1:
-            self.result.leave_out(place, scorer.name, "no record is left that is no member; give `population`")
+            view.leave_out(scorer.name, "no record is left that is no member; give `population`")
             return
         if secret == "membership" and len(known) < replay.rows:
             reason = f"{replay.rows} population rows are needed, there are {len(known)}; give `population`"
-            self.result.leave_out(place, scorer.name, reason)
+            view.leave_out(scorer.name, reason)
             return
 
-        rng = np.random.default_rng([self.seed, _MEMBERSHIP_STREAM])
-        try:
-            scores = scorer.score(replay, [*inside, *outside], known, rng)
-        except (SecureFedError, np.linalg.LinAlgError) as error:
-            self.result.leave_out(place, scorer.name, str(error))
-            return
-        self.result.record_membership(place, scorer.name, secret, scores[: len(inside)], scores[len(inside) :], rng)
+        def scores() -> tuple[Array, Array]:
+            scored = scorer.score(replay, [*inside, *outside], known, rng)
+            return scored[: len(inside)], scored[len(inside) :]
 
-    def _raw_bits(self, replay: Replay, place: Place) -> None:
+        view.score(scorer.name, secret, scores, rng)
+
+    def _raw_bits(self, view: AttackedView[Replay]) -> None:
         """Score the membership of one row by raw bits, order and sizes of messages (`RawBits`).
 
         Simulated messages of the members' true rows are told from those in which a row of another client takes the
         place of the target's first row.
         """
+        replay = view.seen
         members = [self.data[client] for client in sorted(replay.members)]
         own = np.concatenate([data.x for data in members])
         other = self.data[(self.target + 1) % len(self.data)].x[0]
         replaced = own.copy()
         replaced[sum(replay.sizes[: replay.members.index(self.target)])] = other  # the target's first row
-        try:  # seeds from 2^32 (seed + 1) on: other simulations use small ones, and each audited run others
-            inside, outside = RawBits().score(replay, np.stack([own, replaced]), 2**32 * (self.seed + 1))
-        except (SecureFedError, np.linalg.LinAlgError) as refusal:
-            self.result.leave_out(place, RawBits.name, str(refusal))
-            return
         rng = np.random.default_rng([self.seed, _RAW_BITS_STREAM])
-        self.result.record_membership(place, RawBits.name, "membership", inside, outside, rng)
+        # seeds from 2^32 (seed + 1) on: other simulations use small ones, and each audited run others
+        first = 2**32 * (self.seed + 1)
+        view.score(RawBits.name, "membership", lambda: RawBits().score(replay, np.stack([own, replaced]), first), rng)
 
     def _records(self, replay: Replay, *, informed: bool) -> tuple[list[CandidateRecord], list[CandidateRecord], Array]:
         """Choose members and as many non-members, each at a place among the target's rows.

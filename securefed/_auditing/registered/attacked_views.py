@@ -6,25 +6,30 @@ messages that one kind of attacker sees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
-from securefed._auditing.cases import Prepared
+from securefed._auditing.active.active_attacks import Deceived, attack_actively
+from securefed._auditing.cases import Case, Prepared
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.allowed_views import default_threshold
+from securefed._auditing.engine.defense_names import PLAIN
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED, NOT_READ
-from securefed._auditing.engine.results import Attempt
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Attempt
+from securefed._auditing.engine.runner import AttackedView, Seen, Source
 from securefed._auditing.engine.seed_result import Judge, Place, SeedResult
-from securefed._auditing.implied.implications import Source, gradient_attempts, implied_attempts
+from securefed._auditing.implied.implications import gradient_attempts, implied_attempts
 from securefed._auditing.implied.truth import Truth
-from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, Finding, is_changing
-from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, is_changing, named_in
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.sum_views import one_client, sums_seen
 from securefed._runtime.history import Result
-from securefed.attacks._base import View
+from securefed.attacks._base import Attack, Reconstruction, View
+from securefed.attacks.views import ACTIVE_SERVER
+from securefed.defenses._base import Defense
 
 TARGET: Final = 0
 """The client that is attacked."""
@@ -37,23 +42,25 @@ class AttackedViews:
 
     Attributes:
         name: the algorithm's name in the report.
+        case: its audit case.
         settings: the settings of the whole audit.
         prepared: the data of the run: each client's rows, held-out rows and public facts.
         seed: the seed of the data split, the run and the attacks.
         first: whether pictures are kept, and sentences on what was not attacked.
         attacker: all attacks, on the usual data.
         result: what was found so far.
-        implied: by identity of findings, these and what follows from them.
+        implied: by identity of estimates, these and what follows from them.
     """
 
     name: str
+    case: Case
     settings: Settings
     prepared: Prepared
     seed: int
     first: bool
     attacker: Attacker
     result: SeedResult
-    implied: dict[tuple[int, ...], tuple[tuple[Finding, ...], list[Attempt]]]
+    implied: dict[tuple[int, ...], tuple[list[Source], list[Attempt]]]
 
     def _attack_sums(self, defense: str, result: Result) -> None:
         """Attack every view of a server that sees the sums of a run over the same clients."""
@@ -72,10 +79,10 @@ class AttackedViews:
         if is_changing(observed) and DIFFERENCE not in found:
             alone = one_client(observed)
             if isinstance(alone, str):
-                refused["disaggregation"] = alone
+                refused = (*refused, "disaggregation")
             else:
                 more, reasons = self._attack_part(defense, result, alone, attacker, found)
-                found, refused = (*found, *more), refused | reasons
+                found, refused = (*found, *more), (*refused, *reasons)
         if not found and self.first:
             where = f"{self.name}, {defense}, {observed.view}"
             self.result.skipped.append(f"{where}: {NOT_ATTACKED}: {NOT_READ if refused else 'no attack was chosen'}")
@@ -89,13 +96,37 @@ class AttackedViews:
         own = (one for one in found if one.secret != "people")
         self.result.attempts += [replace(one, attack=f"{JOINING}{one.attack}") for one in own]
 
+    def _active(self, name: str, defense: Defense, honest: Result) -> None:
+        """Attack with a server that chooses its broadcasts, where the audit asks for it.
+
+        Args:
+            name: the defence's name in the report.
+            defense: the defence that runs.
+            honest: a run whose server followed the algorithm; guesses follow from its final models.
+        """
+        if not self.settings.active:
+            return
+        given = self.case.build(), self.prepared.clients, self.prepared.public
+        # on plain messages the server reads the target's own, and no sum over other clients
+        clients = Deceived(*given, defense, TARGET, name == PLAIN, self.seed)
+        place = Place(self.name, name, ACTIVE_SERVER, self.seed, TARGET)
+        view = self._view(place, clients, self._judge(None, honest), _cannot_tell)
+        attack_actively(view, secrets=self.case.secrets)
+
+    def _view(
+        self, place: Place, seen: Seen, judge: Judge, fits: Callable[[Reconstruction], bool | None]
+    ) -> AttackedView[Seen]:
+        """Make what the attacks on a view read, and where their results go; pictures are kept of the first seed."""
+        shown, shape = (CLIENT, FEDERATION) if self.first else (), self.prepared.image_shape
+        return AttackedView(place, seen, judge, self.result, explains=fits, shown=shown, image_shape=shape)
+
     def _truth(self) -> Truth:
         few = self.settings.own.fewest
         return Truth.of(self.prepared, TARGET, self.seed, self.result.names, few)
 
     def _attack_part(
         self, defense: str, result: Result, observed: View, attacker: Attacker, before: Sequence[str]
-    ) -> tuple[tuple[str, ...], dict[str, str]]:
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Attack one view, and score what was found; what follows from it is computed once a view.
 
         Args:
@@ -106,36 +137,38 @@ class AttackedViews:
             before: attacks that found something in this view already.
 
         Returns:
-            The names of the attacks that ran; and by name of one that did not the reason.
+            The names of the attacks that ran, and of those that did not.
         """
-        findings, refused = attacker.attack(observed)
         place = Place(self.name, defense, observed.view, self.seed, TARGET)
-        for name, reason in refused.items():
-            self.result.leave_out(place, name, reason)
-        judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
-        sources = [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings]
-        for finding in findings:
-            null = None if finding.null is None else [finding.null]
-            judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
-            if self.first:
-                self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
+        fits = partial(explains, level=precision(observed))
+        view = self._view(place, observed, self._judge(observed, result), fits)
+        view.nulls.append(partial(attacker.null, observed))
+        for attack in attacker.looking_at(observed):
+            view.attack(named_in(observed, attack.name), partial(_estimates, attacker, attack))
         if not before:
-            self.result.attempts += self._implied(place, findings, sources, observed)
-        return tuple(finding.attack for finding in findings), refused
+            self.result.attempts += self._implied(view)
+        return tuple(source.attack for source in view.sources), tuple(view.refused)
 
-    def _implied(
-        self, place: Place, findings: Sequence[Finding], sources: Sequence[Source], observed: View
-    ) -> list[Attempt]:
+    def _implied(self, view: AttackedView[View]) -> list[Attempt]:
         """Compute what follows from the findings on a view; of views with the same messages once.
 
-        `Attacker` gives equal views the same findings.
+        `Attacker` gives equal views the same estimates.
         """
-        key = tuple(id(finding) for finding in findings)
+        key = tuple(id(source.estimate) for source in view.sources)
         if key not in self.implied:
-            made = implied_attempts(place, sources, observed, self.attacker.target, self._truth())
-            self.implied[key] = tuple(findings), made  # the findings are kept, so that no other gets their identity
-        return [replace(one, **asdict(place)) for one in self.implied[key][1]]
+            made = implied_attempts(view.place, view.sources, view.seen, self.attacker.target, self._truth())
+            self.implied[key] = view.sources, made  # estimates are kept, so that no other gets their identity
+        return [replace(one, **asdict(view.place)) for one in self.implied[key][1]]
 
-    def _judge(self, observed: View, result: Result) -> Judge:
-        """Make the scorer of estimates from one view of one run."""
+    def _judge(self, observed: View | None, result: Result) -> Judge:
+        """Make the scorer of estimates from one view of one run; without a view, of those that name their members."""
         return lambda estimate: assess(self.prepared, observed, estimate, result, TARGET)
+
+
+def _cannot_tell(estimate: Reconstruction) -> None:
+    """Return `None` for "not known whether the estimate explains the messages": no active attack checks that."""
+
+
+def _estimates(attacker: Attacker, attack: Attack, observed: View) -> list[Reconstruction]:
+    """Return the one estimate of an attack on a view."""
+    return [attacker.run(attack, observed)]

@@ -1,4 +1,4 @@
-"""Run registered attacks on views of one seed: which of them apply, what they find, and what their nulls find.
+"""Run registered attacks on views of one seed: which of them look at a view, and what they find there.
 
 A view holds, round by round, the broadcast and the one message that an attacker sees: the sum of the contributions of
 some clients (`members`; the target alone in the clear). The null of an attack is the same attack on a shuffled view, in
@@ -42,12 +42,10 @@ class Finding:
     Attributes:
         attack: its name.
         estimate: the estimate of the secret.
-        null: its estimate from the shuffled view; `None` where it refused that, or where no null was asked for.
     """
 
     attack: str
     estimate: Reconstruction
-    null: Reconstruction | None
 
 
 class Attacker:
@@ -61,35 +59,63 @@ class Attacker:
         secrets: kinds of secrets (`gram`, `samples`, ...); attacks on other kinds are left out.
         target: the algorithm and the public facts.
         seed: the seed of the attacks' own randomness and of the shuffling.
-        nulls: whether the attacks also run on shuffled views, which takes as long again.
     """
 
-    def __init__(
-        self, chosen: Sequence[str | Attack], secrets: Sequence[str], target: Target, seed: int, *, nulls: bool = True
-    ) -> None:
+    def __init__(self, chosen: Sequence[str | Attack], secrets: Sequence[str], target: Target, seed: int) -> None:
         self._chosen = [attacks.make(attack) if isinstance(attack, str) else attack for attack in chosen]
         self.target = target
-        self._secrets, self._seed, self._with_nulls = tuple(secrets), seed, nulls
-        self._findings: dict[tuple[str, bytes], Finding] = {}
-        self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
+        self._secrets, self._seed = tuple(secrets), seed
+        self._estimates: dict[tuple[str, bytes], Reconstruction] = {}
+        self._shuffled: dict[tuple[bool, frozenset[Members]], View] = {}
 
     def attack(self, observed: View) -> tuple[list[Finding], dict[str, str]]:
-        """Run every chosen attack that looks at this view.
+        """Run every chosen attack that looks at this view, without nulls and without a score.
 
         Returns:
             The findings; and by name of an attack that did not run the reason.
         """
         findings, refused = [], {}
-        for attack in self._applicable(observed):
-            reason = attack.applies(self.target, observed)
-            if reason is None:
-                try:
-                    findings.append(self._once(attack, observed))
-                except TranscriptError as error:
-                    reason = str(error)
-            if reason is not None:
-                refused[named_in(observed, attack.name)] = reason
+        for attack in self.looking_at(observed):
+            name = named_in(observed, attack.name)
+            try:
+                findings.append(Finding(name, self.run(attack, observed)))
+            except TranscriptError as error:
+                refused[name] = str(error)
         return findings, refused
+
+    def looking_at(self, observed: View) -> Iterator[Attack]:
+        """Yield the chosen attacks that look at such views."""
+        changing = is_changing(observed)
+        joint = observed.view != views.SERVER_VIEW and any(attack.name == JOINT_FIT for attack in self._chosen)
+        for attack in self._chosen:
+            left_out = joint and attack.name in WEAKER_FITS
+            reads = attack.name == DIFFERENCE or (changing and attack.secret == SIMULATED)
+            if attack.secret in self._secrets and reads == changing and not left_out:
+                yield attack
+
+    def run(self, attack: Attack, observed: View) -> Reconstruction:
+        """Run an attack on a view; on equal views once.
+
+        Raises:
+            TranscriptError: the attack does not apply to the view; or as the attack raises.
+        """
+        if (reason := attack.applies(self.target, observed)) is not None:
+            raise TranscriptError(reason)
+        key = (attack.name, _digest(observed))
+        if key not in self._estimates:
+            self._estimates[key] = attack.run(observed, self.target, np.random.default_rng([self._seed, 1]))
+        return self._estimates[key]
+
+    def null(self, observed: View) -> View:
+        """Return a shuffled view: one for each set of clients in a sum, and apart for sums with noise.
+
+        Views of the same clients share it: without noise their messages differ by rounding only.
+        """
+        noised = any(view.noise for view in observed.rounds)
+        key = (noised, frozenset((o.members, o.survivors) for o in observed.rounds))
+        if key not in self._shuffled:
+            self._shuffled[key] = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
+        return self._shuffled[key]
 
     def prefixes(
         self, observed: View, rounds: Sequence[int], left_out: Sequence[str]
@@ -104,7 +130,7 @@ class Attacker:
         Yields:
             The attack's name, and its estimate for each number of rounds; `None` where it does not apply, or not yet.
         """
-        for attack in self._applicable(observed):
+        for attack in self.looking_at(observed):
             if attack.name in left_out:
                 continue
             parts = [replace(observed, rounds=observed.rounds[:count]) for count in rounds]
@@ -113,49 +139,10 @@ class Attacker:
                 yield attack.name, estimates
 
     def _on_prefix(self, attack: Attack, part: View) -> Reconstruction | None:
-        if attack.applies(self.target, part) is not None:
-            return None
-        if (known := self._findings.get((attack.name, _digest(part)))) is not None:  # all rounds were attacked before
-            return known.estimate
         try:
-            return self._run(attack, part)
-        except TranscriptError:  # the attack noticed only once it had begun; the audit goes on
+            return self.run(attack, part)
+        except TranscriptError:  # it does not apply, or noticed only once it had begun; the audit goes on
             return None
-
-    def _applicable(self, observed: View) -> Iterator[Attack]:
-        changing = is_changing(observed)
-        joint = observed.view != views.SERVER_VIEW and any(attack.name == JOINT_FIT for attack in self._chosen)
-        for attack in self._chosen:
-            left_out = joint and attack.name in WEAKER_FITS
-            reads = attack.name == DIFFERENCE or (changing and attack.secret == SIMULATED)
-            if attack.secret in self._secrets and reads == changing and not left_out:
-                yield attack
-
-    def _once(self, attack: Attack, observed: View) -> Finding:
-        key = (attack.name, _digest(observed))
-        if key not in self._findings:
-            null = self._null(attack, observed) if self._with_nulls else None
-            self._findings[key] = Finding(named_in(observed, attack.name), self._run(attack, observed), null)
-        return self._findings[key]
-
-    def _run(self, attack: Attack, observed: View) -> Reconstruction:
-        return attack.run(observed, self.target, np.random.default_rng([self._seed, 1]))
-
-    def _null(self, attack: Attack, observed: View) -> Reconstruction | None:
-        """Attack a shuffled view: once for each set of clients in a sum, and apart for sums with noise.
-
-        Views of the same clients share a null: without noise their messages differ by rounding only.
-        """
-        noised = any(view.noise for view in observed.rounds)
-        key = (attack.name, noised, frozenset((o.members, o.survivors) for o in observed.rounds))
-        if key not in self._nulls:
-            shuffled = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
-            try:
-                applies = attack.applies(self.target, shuffled) is None
-                self._nulls[key] = self._run(attack, shuffled) if applies else None
-            except TranscriptError:
-                self._nulls[key] = None
-        return self._nulls[key]
 
 
 def is_changing(observed: View) -> bool:

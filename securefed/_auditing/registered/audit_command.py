@@ -8,23 +8,20 @@ from collections.abc import Sequence
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.alerts import FEWEST
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.engine.audit_report import ACCEPTABLE
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import USUAL
 
 
-def audit_command(
-    settings: Settings,
-    algorithms: Sequence[str] | None,
-    seeds: int,
-    clients: int | None,
-    sizes: Sequence[int | None],
-    acceptable: float,
-    *,
-    membership: bool,
-) -> str:
-    """Write the shell command that makes the same audit; `sizes` are the rows a client, the others as of `audit`."""
+def audit_command(settings: Settings, algorithms: Sequence[str] | None, *, named_clients: bool) -> str:
+    """Write the shell command that makes the same audit.
+
+    Args:
+        settings: the settings of the audit.
+        algorithms: as in `audit`.
+        named_clients: whether the user named the number of clients, which rows with owners else decide.
+    """
     lists = (
         ("algorithms", tuple(algorithms or ()), ()),
         ("defenses", settings.defenses, USUAL),
@@ -32,11 +29,15 @@ def audit_command(
     )
     parts = [f"--{name} {','.join(chosen)}" for name, chosen, usual in lists if chosen != usual]
     parts.append(f"--data {shlex.quote(settings.data)}")
-    if clients is not None or not settings.own.owner:
+    if named_clients or not settings.owner_column:
         parts.append(f"--clients {settings.clients}")
-    if len(sizes) > 1:
-        parts.append(f"--rows-per-client {','.join(map(str, sizes))}")
-    parts += [*settings.form.command_options(), *_own_options(settings.own, settings.label), f"--seeds {seeds}"]
+    if len(settings.sizes) > 1:
+        parts.append(f"--rows-per-client {','.join(map(str, settings.sizes))}")
+    parts += [
+        *settings.form.command_options(),
+        *_own_options(settings.own, settings.label_column),
+        f"--seeds {settings.seeds}",
+    ]
     parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
     if settings.epsilons:
         parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
@@ -45,9 +46,9 @@ def audit_command(
     if settings.colluders:
         parts.append(f"--colluders {settings.colluders}")
     parts += ["--every-seed"] * settings.every_seed
-    if acceptable != ACCEPTABLE:
-        parts.append(f"--acceptable {acceptable:g}")
-    parts += ["--membership"] * membership + ["--active"] * settings.active
+    if settings.acceptable != ACCEPTABLE:
+        parts.append(f"--acceptable {settings.acceptable:g}")
+    parts += ["--membership"] * settings.membership + ["--active"] * settings.active
     return " ".join(["securefed audit", *parts])
 
 

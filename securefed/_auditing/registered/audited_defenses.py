@@ -17,6 +17,16 @@ from typing import Final
 import numpy as np
 
 from securefed._auditing.engine.allowed_views import default_threshold
+from securefed._auditing.engine.defense_names import (
+    CKKS,
+    DDP,
+    DP,
+    PAILLIER,
+    PAILLIER_THRESHOLD,
+    PLAIN,
+    QUANTISE,
+    SECURE_AGGREGATION,
+)
 from securefed._extras import check_installed
 from securefed._messages import RoundRecord, Transcript
 from securefed._runtime.federation import Federation
@@ -36,8 +46,6 @@ from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import MissingExtraError, UnknownNameError
 
-PLAIN, SECURE_AGGREGATION, PAILLIER, DP, DDP = "plain", "secure_aggregation", "paillier", "dp", "ddp"
-QUANTISE, PAILLIER_THRESHOLD, CKKS = "quantise", "paillier_threshold", "ckks"
 DEFENSES: Final = (PLAIN, QUANTISE, SECURE_AGGREGATION, PAILLIER, PAILLIER_THRESHOLD, CKKS, DP, DDP)
 """Every defence that an audit can run, in the order of its report: each registered one."""
 USUAL: Final = (PLAIN, SECURE_AGGREGATION, PAILLIER, DDP)

@@ -11,9 +11,10 @@ from typing import Final
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT
+from securefed._auditing.engine.defense_names import PLAIN, QUANTISE
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.own.own_audit import audit_algorithm
-from securefed._auditing.registered.audited_defenses import DEFENSES, NOISES, PLAIN, QUANTISE
+from securefed._auditing.registered.audited_defenses import DEFENSES, NOISES
 from securefed._auditing.registered.registered_subject import RegisteredSubject
 from securefed.attacks import views
 

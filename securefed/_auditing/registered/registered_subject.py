@@ -13,19 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from securefed._auditing.cases import Case, Prepared
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.cases.own_setup import head, owners_of
 from securefed._auditing.cases.utility_floors import floors
 from securefed._auditing.engine.allowed_views import LATE, default_threshold
+from securefed._auditing.engine.defense_names import DDP, DP
 from securefed._auditing.engine.seed_result import SeedFloors, SeedResult
-from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.audited_defenses import (
-    DDP,
-    DP,
-    NOISES,
-    clipping_norm,
-    distributed_multiplier,
-    noise_words,
-)
+from securefed._auditing.registered.audited_defenses import NOISES, clipping_norm, distributed_multiplier, noise_words
 from securefed._auditing.registered.seed_run import SeedRun
 from securefed._auditing.registered.smallest_client import attack_smallest
 from securefed._runtime.federation import Federation

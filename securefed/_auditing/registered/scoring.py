@@ -56,13 +56,13 @@ class RunOutput(Protocol):
 
 
 def assess(
-    prepared: Prepared, observed: View, estimate: Reconstruction, result: RunOutput, target: ClientId
+    prepared: Prepared, observed: View | None, estimate: Reconstruction, result: RunOutput, target: ClientId
 ) -> list[Judgement]:
     """Score an estimate for each secret that the view can tell.
 
     Args:
         prepared: every client's rows, held-out rows and public facts.
-        observed: the view that was attacked.
+        observed: the view that was attacked; `None` where the estimate names its members.
         estimate: `value` is of the kind that `estimate.secret` names; `members` are the clients whose data it is of,
             by default those of the view.
         result: the result of the run.
@@ -74,7 +74,9 @@ def assess(
     Raises:
         KeyError: no scorer knows the secret.
     """
-    members = estimate.members if estimate.members is not None else observed.members
+    members = estimate.members
+    if members is None:
+        members = frozenset() if observed is None else observed.members
     return SCORES[estimate.secret](prepared, estimate, members, result, target)
 
 

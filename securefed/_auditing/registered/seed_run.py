@@ -27,11 +27,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import Case, Preparation, Prepared
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.allowed_views import default_threshold
+from securefed._auditing.engine.defense_names import (
+    CKKS,
+    DDP,
+    DP,
+    PAILLIER,
+    PAILLIER_THRESHOLD,
+    PLAIN,
+    QUANTISE,
+    SECURE_AGGREGATION,
+)
 from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
+    DEFAULT_SETTING,
     Gap,
     SeedResult,
     Trace,
@@ -41,18 +52,9 @@ from securefed._auditing.engine.seed_result import (
 )
 from securefed._auditing.registered.attacked_views import JOINING, TARGET, AttackedViews
 from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, prefix_lengths
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
-    CKKS,
-    DDP,
-    DP,
     NOISES,
-    PAILLIER,
-    PAILLIER_THRESHOLD,
-    PLAIN,
-    QUANTISE,
     QUANTISED,
-    SECURE_AGGREGATION,
     RealRun,
     SharedKeyPaillier,
     distributed,
@@ -85,8 +87,6 @@ JOINING_ROUNDS: Final = 3
 """Rounds of the runs in which the target joins: without it, with it, and without it, which shows the others' part."""
 REAL_ROUNDS: Final = 2
 """Rounds that a defence without noise itself runs on the first seed; the second begins with the state of the first."""
-DEFAULT_SETTING: Final = "default setting"
-"""Legend of the curves on the usual data, beside those on data of full width."""
 UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 """Attacks without a curve of errors against rounds: slow ones, and one that needs all rounds."""
 CURVE_SEEDS: Final = 3
@@ -183,13 +183,6 @@ class SeedRun(AttackedViews):
         changing = chain(secure_aggregation(survivor_change=self.settings.survivor_change))
         self._absences(SECURE_AGGREGATION, QUANTISED, changing)
         self._active(SECURE_AGGREGATION, chain(secure_aggregation()) if self.first else QUANTISED, result)
-
-    def _active(self, name: str, defense: Defense, honest: Result) -> None:
-        """Attack with a server that chooses its broadcasts, where the audit asks for it."""
-        if self.settings.active:
-            given = (self.case.build(), self.prepared, self.case.secrets, TARGET, self.seed, self.first)
-            active = ActiveAudit(self.name, *given)
-            active.attack(name, defense, honest, self.result, alone=name == PLAIN)  # alone: no sum over other clients
 
     def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
         """Run a cheap defence with the same sums as an audited one, once for each seed and view.

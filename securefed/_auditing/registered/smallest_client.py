@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from securefed._auditing.cases import Case, Preparation, Prepared
+from securefed._auditing.cases.audit_settings import Settings
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.seed_result import SeedResult, SmallestAttempt
 from securefed._auditing.registered.attacked_views import TARGET
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.seed_run import SeedRun
 from securefed.datasets._loaded_dataset import LoadedDataset
 

@@ -17,10 +17,10 @@ from markupsafe import Markup
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
+from securefed._auditing.engine.defense_names import DDP
 from securefed._auditing.engine.kept_utility import floor_sentence
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
-from securefed._auditing.registered.audited_defenses import DDP
 from securefed._auditing.report import charts
 from securefed._auditing.report.actions import algorithm_actions
 from securefed._auditing.report.matrix import anchor

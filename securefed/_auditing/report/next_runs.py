@@ -22,10 +22,17 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
-from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, seeds_for, upper
+from securefed._auditing.engine.statistics import (
+    ENOUGH,
+    INCONCLUSIVE,
+    LEAST_ACCEPTABLE,
+    NOT_DETECTED,
+    PARTIAL_FROM,
+    seeds_for,
+    upper,
+)
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes

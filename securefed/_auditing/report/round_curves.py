@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed._auditing.engine.seed_result import SeedResult, Trace
-from securefed._auditing.registered.seed_run import DEFAULT_SETTING
+from securefed._auditing.engine.seed_result import DEFAULT_SETTING, SeedResult, Trace
 from securefed._auditing.report.report_words import secret_title
 from securefed._tensors import Array
 

@@ -7,7 +7,6 @@ sum of all clients' changes under secure aggregation (view `sum only`). A run is
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,19 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from securefed._auditing.alerts import TableFacts, alerts, data_sheet, facts_of_clients
-from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
-from securefed._auditing.engine.audit_result import CUT
+from securefed._auditing.alerts import TableFacts, facts_of_clients
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.clear_runs import VIEWS, audit_in_the_clear, chosen_views
 from securefed._auditing.engine.pace import logged_lines
-from securefed._auditing.engine.results import Cell, RunFacts
-from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
+from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED
-from securefed._auditing.own.own_seed_run import DEFENSES, VIEWS, chosen_views
-from securefed._auditing.training.attack_inputs import in_two_digits
 from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
 from securefed._auditing.training.model_inputs import InputLayout, returns_object
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
-from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_secrets import labels_of
 from securefed._auditing.training.training_seed_run import SHADOW
 from securefed._auditing.training.training_subject import TrainingSubject, cut_to_budget
@@ -125,37 +120,16 @@ def audit_training(
         else RecordedRuns(recording, training, _recorded_rows(recording, rows), seeds)
     )
     named = _classes(training, rows, classes)
-    subject = TrainingSubject(training, runs, rows, held_out, named, chosen, seconds, slower, asked=asked)
-    facts = _facts(given, layout, text=subject.text is not None)
-    curve = subject.measure_sizes() if local_step is not None else SizeCurve()
-    results = []
-    with logged_lines("audit_training") as note:
-        note(0, runs.count, "the first run is attacked")
-        for seed in range(runs.count):
-            results.append(subject.audit_seed(seed))
-            note(seed + 1, runs.count, f"run {seed}")
-    for seed, result in enumerate(results):
-        _note_costs(result, subject, chosen, seed)
-    report = make_report(
-        [subject],
-        results,
-        [DEFENSES[name] for name in VIEWS if name in chosen],
-        {"data": "the caller's rows", "clients": len(rows), "seeds": runs.count, "acceptable": ACCEPTABLE}
-        | ({} if runs.most is None else {"recorded": runs.most})
-        | ({CUT: [max(len(own) for own in rows), held]} if notes else {}),
-        curves=(curve.chart(subject.name),) if curve.shares else (),
-        skipped=(
-            *_more_seconds(subject.asked),
-            *notes,
-            *gap_sentences(results, runs.count, "runs"),
-            *curve.gaps(),
-        ),
-        assumptions=subject.assumptions(),
-        alerts=alerts(facts),
-        data=data_sheet(facts),
-        seconds=time.perf_counter() - began,
+    subject = TrainingSubject(
+        training, runs, rows, held_out, named, chosen, seconds, slower, asked=asked, notes=notes, most=held
     )
-    return _without_shadow(report)
+    subject.table = _facts(given, layout, text=subject.text is not None)
+    if local_step is not None:
+        subject.measure_sizes()
+    curves = (subject.curve.chart(subject.name),) if subject.curve.shares else ()
+    with logged_lines("audit_training") as note:
+        report = audit_in_the_clear(subject, runs.count, chosen, note, word="runs", curves=curves)
+    return replace(_without_shadow(report), seconds=time.perf_counter() - began)
 
 
 def _facts(rows: Sequence[TrainedRows], layout: InputLayout | None, *, text: bool) -> TableFacts:
@@ -186,13 +160,6 @@ def _classes_of(y: Tensor) -> Array | None:
     flat = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
     whole = not y.is_floating_point() or bool(((y == 0) | (y == 1)).all())
     return flat.long().numpy() if flat.ndim == 1 and whole else None
-
-
-def _more_seconds(asked: Sequence[float]) -> list[str]:
-    """Say how many seconds would do for all that time was too short for: the most that any part asked for."""
-    if not asked:
-        return []
-    return [f"more time would test more: allow about `seconds={in_two_digits(max(asked))}`"]
 
 
 def _without_shadow(report: Report) -> Report:
@@ -236,16 +203,6 @@ def _check_shapes(rows: Sequence[TrainedRows], held_out: TrainedRows | None) -> 
             f"{where} has rows of the shapes {tuple(own.x.shape[1:])} and {tuple(own.y.shape[1:])}, and client 0 of "
             f"{tuple(rows[0].x.shape[1:])} and {tuple(rows[0].y.shape[1:])}; give all of them alike",
         )
-
-
-def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[str], seed: int) -> None:
-    """Record what the run of a seed cost: a state dict in both directions, and the time of the step."""
-    size = sum(value.numel() * value.element_size() for value in subject.training.state.values())
-    seconds = subject.facts.seconds if subject.facts else 0.0
-    for name in chosen:
-        real = name == "server"  # sums are computed from the clients' changes; no secure aggregation runs
-        facts = RunFacts(subject.name, DEFENSES[name], seed, math.nan, 2.0 * size, seconds, rounds=1, real=real)
-        result.facts.append(facts)
 
 
 def _check_model(training: TorchTraining, rows: TrainedRows) -> None:

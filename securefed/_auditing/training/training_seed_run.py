@@ -22,15 +22,16 @@ the guess. For membership the null is the same scores dealt out at random.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 
-from securefed._auditing.engine.seed_result import Judgement, Place, SeedResult
-from securefed._auditing.own.own_seed_run import DEFENSES
+from securefed._auditing.engine.clear_runs import DEFENSES, SHOWN
+from securefed._auditing.engine.runner import AttackedView
+from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.training.attack_inputs import AttackInputs, TooLittleTime
 from securefed._auditing.training.local_training import TrainedRows
 from securefed._auditing.training.membership_scores import (
@@ -82,7 +83,6 @@ class TrainingSeedRun:
         population: rows that no client has; `None` where the other clients' rows stand in for them.
         result: the result of the seed; attempts, and attacks that did not apply, are recorded in it.
         image_shape: (height, width) of rows that are pictures; `None` otherwise.
-        asked: seconds of the audit that would have given time to the attacks that had too little.
     """
 
     name: str
@@ -91,13 +91,22 @@ class TrainingSeedRun:
     population: TrainedRows | None
     result: SeedResult
     image_shape: tuple[int, int] | None
-    asked: list[float] = field(default_factory=list)
+
+    @cached_property
+    def view(self) -> AttackedView[AttackInputs]:
+        """What the attacks read, and where their attempts go."""
+        view = self.inputs.observed.view
+        place = Place(self.name, DEFENSES[view], view, self.inputs.seed, self.secrets.target)
+        shown = SHOWN if self.inputs.seed == 0 and not self.secrets.text else ()
+        return AttackedView(
+            place, self.inputs, self.secrets.judge, self.result, [self._null], shown=shown, image_shape=self.image_shape
+        )
 
     @property
-    def place(self) -> Place:
-        """The place of the attempts: algorithm, defence, view, run and target."""
-        view = self.inputs.observed.view
-        return Place(self.name, DEFENSES[view], view, self.inputs.seed, self.secrets.target)
+    def asked(self) -> list[float]:
+        """Seconds of the audit that would have given time to the attacks that had too little."""
+        refused = [one for one in self.view.refused.values() if isinstance(one, TooLittleTime)]
+        return [one.seconds for one in refused if one.seconds is not None]
 
     def attack(self) -> None:
         """Run every attack; what does not apply is noted with its reason."""
@@ -115,56 +124,40 @@ class TrainingSeedRun:
         """
         secrets = self.secrets
         if secrets.has("statistics"):
-            self._try(STATISTICS, read_statistics)
+            self.view.attack(STATISTICS, read_statistics)
         if secrets.has("labels") and len(self.inputs.rows) > 1:
             # The attacker is given the counts of all clients together, which makes the estimate the guess.
             counts = secrets.label_counts(self.inputs.classes)[1]
             pooled = Reconstruction("labels", counts, diagnostics={"bound": _ONLY_POOLED_LABELS})
-            self._try(LABELS, lambda _: [pooled])
+            self.view.attack(LABELS, lambda _: [pooled])
         elif secrets.has("labels"):
-            self._try(LABELS, read_labels)
+            self.view.attack(LABELS, read_labels)
             try:
                 learned = learn_labels(self.inputs)
             except SecureFedError as refusal:
-                self._leave_out(REGRESSION, refusal)
+                self.view.leave_out(REGRESSION, refusal)
             else:
-                self._try(REGRESSION, learned)
+                self.view.attack(REGRESSION, learned)
         elif (y := self.inputs.prior.y).ndim > 1 and not y.is_floating_point():
-            self.result.leave_out(
-                self.place, LABELS, "rows have several labels each, and counts are of one label a row"
-            )
+            self.view.leave_out(LABELS, "rows have several labels each, and counts are of one label a row")
 
     def _occurrences(self) -> None:
         """Read which tokens, and which rows of every lookup table, occur: at the target, or at any client."""
         if self.secrets.has("tokens"):
-            self._try(TOKENS, read_tokens)
+            self.view.attack(TOKENS, read_tokens)
         reader = TableReader(self.inputs, self.secrets.held.tables)
         for table in reader.tables:
             if self.secrets.has("categories", table.name):
-                self._try(f"{TABLES}/{table.called}", partial(reader.occurring, table))
+                self.view.attack(f"{TABLES}/{table.called}", partial(reader.occurring, table))
 
-    def _try(self, name: str, attack: Attack) -> list[Judgement]:
-        """Run an attack and its null; return the scores, of which there are none where the attack does not apply."""
-        try:
-            estimates = attack(self.inputs)
-        except (SecureFedError, np.linalg.LinAlgError) as refusal:
-            self._leave_out(name, refusal)
-            return []
-        try:
-            null = self._null()
-            chance = None if null is None else attack(self.inputs.on(null))
-        except (SecureFedError, np.linalg.LinAlgError):  # of a step that fails on drawn rows, too
-            chance = None
-        return self.result.record(self.place, name, estimates, [chance], self.secrets.judge)
-
-    def _null(self) -> Mapping[str, Array] | None:
-        """Return a change that says nothing of the secrets; `None` without one."""
-        if self.secrets.target is not None:
-            return self.inputs.observed.null
-        # with one client's change exchanged, a sum would still tell of the others' rows, which are secrets here too
-        if self.population is None or self.inputs.facts is None:
-            return None
-        return self._of_population
+    def _null(self) -> AttackInputs | None:
+        """Return the inputs with a change that says nothing of the secrets; `None` without one."""
+        change = self.inputs.observed.null
+        if self.secrets.target is None:
+            # with one client's change exchanged, a sum would still tell of the others' rows, which are secrets here too
+            unknown = self.population is None or self.inputs.facts is None
+            change = None if unknown else self._of_population
+        return None if change is None else self.inputs.on(change)
 
     @cached_property
     def _of_population(self) -> Mapping[str, Array]:
@@ -180,7 +173,7 @@ class TrainingSeedRun:
         if not whole:
             return
         if self.secrets.text:
-            self._try(SPANS, text_rows)
+            self.view.attack(SPANS, text_rows)
             return
         found: list[ReadRows] = []
 
@@ -194,16 +187,14 @@ class TrainingSeedRun:
             found.append(rows)
             return [_reconstruction(rows)]
 
-        judged = self._try(ROWS, attack)
-        if self.inputs.seed == 0:
-            self.result.keep_pictures(self.place, ROWS, judged, self.image_shape)
+        self.view.attack(ROWS, attack)
 
     def _membership(self) -> None:
         """Score members and others by every score; their null permutes the scores."""
         records = self._records()
         if isinstance(records, str):
             for name in (DROP, ALIGNMENT, SHADOW):
-                self.result.leave_out(self.place, name, records)
+                self.view.leave_out(name, records)
             return
         members = self.inputs.observed.members
         # rows of the members stand one after the other; the number of rows before the target's
@@ -214,17 +205,8 @@ class TrainingSeedRun:
             (SHADOW, lambda: shadow_ratios(self.inputs, records, first)),
         )
         for name, score in scores:
-            try:
-                scored = score()
-            except (SecureFedError, np.linalg.LinAlgError) as refusal:
-                self._leave_out(name, refusal)
-                continue
-            if not np.ptp(scored):  # the attack looked at nothing that a record changes
-                self._leave_out(name, TranscriptError("it gives all records the same score, members and others"))
-                continue
-            inside, outside = np.split(scored, [len(records.inside)])
             # `rng(n)` is the stream of random draws number n, used here alone (see `row_attack`); so is 6 in `_records`
-            self.result.record_membership(self.place, name, "membership", inside, outside, self.inputs.rng(4))
+            self.view.score(name, "membership", partial(_split, score, len(records.inside)), self.inputs.rng(4))
 
     def _records(self) -> Records | str:
         """Choose members and as many rows that no member has; a sentence where there are none."""
@@ -243,13 +225,14 @@ class TrainingSeedRun:
             return "no row that no member has is of a member's class; give `population` with rows of every class"
         return Records(own.part(torch.as_tensor(inside)), inside, absent.part(torch.as_tensor(outside)))
 
-    def _leave_out(self, name: str, refusal: Exception) -> None:
-        # A gap names no secret, so the attack's name says that it was on the rows of all clients: "pooled ...". In an
-        # attempt the secret says so ("pooled samples"), and the attack keeps its bare name.
-        if isinstance(refusal, TooLittleTime) and refusal.seconds is not None:
-            self.asked.append(refusal.seconds)
-        attack: Any = self.secrets.data.named(name)
-        self.result.leave_out(self.place, attack, str(refusal))
+
+def _split(score: Callable[[], Array], members: int) -> tuple[Array, Array]:
+    """Return the scores of members and of others; refuse those of an attack that looked at nothing a record changes."""
+    scored = score()
+    if not np.ptp(scored):
+        raise TranscriptError("it gives all records the same score, members and others")
+    inside, outside = np.split(scored, [members])
+    return inside, outside
 
 
 def _reconstruction(found: ReadRows) -> Reconstruction:

@@ -8,6 +8,7 @@ lets it measure the curve of sizes (which share of the rows the attacks recover,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,9 +17,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from securefed._auditing.alerts import TableFacts
+from securefed._auditing.engine.audit_result import CUT
+from securefed._auditing.engine.clear_runs import DEFENSES
+from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import Place, SeedResult
-from securefed._auditing.own.own_seed_run import DEFENSES
-from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digits
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.lookup_tables import HeldCategories, categories, find_tables
 from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
@@ -60,6 +64,10 @@ class TrainingSubject:
         slower: by how much longer a step takes on all rows, where clients were cut to fewer; 1 where they were not.
         facts: what the first probe of the step showed; `None` before it, and where there is no step to run.
         asked: seconds of the audit that would have given more time to what was cut down or left out.
+        notes: sentences on clients that were cut to fewer rows.
+        most: rows that the largest client holds, some of which may have been cut.
+        table: facts of the clients' rows, where a row is a row of a table.
+        curve: the shares of rows recovered; empty before `measure_sizes`.
     """
 
     training: TorchTraining
@@ -72,6 +80,10 @@ class TrainingSubject:
     slower: float = 1.0
     facts: StepFacts | None = None
     asked: list[float] = field(default_factory=list)
+    notes: Sequence[str] = ()
+    most: int = 0
+    table: TableFacts = TableFacts(())
+    curve: SizeCurve = field(default_factory=SizeCurve)
     _statistics: dict[int, list[Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -138,6 +150,20 @@ class TrainingSubject:
             given.append(f"{self.runs.count} of {len(self.clients)} clients were targets")
         return tuple(given)
 
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        """The number of clients; of a recording, its runs; and to how many rows clients were cut, where they were."""
+        recorded = {} if self.runs.most is None else {"recorded": self.runs.most}
+        cut = {CUT: [max(len(own) for own in self.clients), self.most]} if self.notes else {}
+        return {"clients": len(self.clients)} | recorded | cut
+
+    def left_out(self) -> tuple[str, ...]:
+        """List what had too little time, and how many seconds would do for all of it, and sizes without a figure."""
+        more = (
+            f"more time would test more: allow about `seconds={in_two_digits(max(self.asked))}`" if self.asked else ""
+        )
+        return (*filter(None, [more]), *self.notes, *self.curve.gaps())
+
     def audit_seed(self, seed: int) -> SeedResult:
         """Attack every view of one run; a single client's change gets most of the time.
 
@@ -154,17 +180,27 @@ class TrainingSubject:
                 spot = Place(self.name, DEFENSES[view], view, seed, self.runs.target(seed))
                 result.leave_out(spot, "every attack", str(refusal))
             self._left -= clock().now() - began
+            self._note_costs(result, view, seed)
         return result
 
-    def measure_sizes(self) -> SizeCurve:
+    def _note_costs(self, result: SeedResult, view: str, seed: int) -> None:
+        """Record the costs of a run: a state dict in both directions, and the time of the step.
+
+        Sums are computed from the clients' changes; no secure aggregation runs.
+        """
+        size = sum(value.numel() * value.element_size() for value in self.training.state.values())
+        seconds, real = self.facts.seconds if self.facts else 0.0, view == views.SERVER_VIEW
+        facts = RunFacts(self.name, DEFENSES[view], seed, math.nan, 2.0 * size, seconds, rounds=1, real=real)
+        result.facts.append(facts)
+
+    def measure_sizes(self) -> None:
         """Measure the share of rows recovered, for several numbers of rows a client and of local steps.
 
-        It comes before the runs, which get the time that it leaves.
+        It fills `curve`, and comes before the runs, which get the time that it leaves.
         """
         began, limit = clock().now(), self.seconds * _CURVE_SHARE
-        curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.text, limit, self.held)
+        self.curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.text, limit, self.held)
         self._left -= clock().now() - began
-        return curve
 
     def _share(self, view: str) -> float:
         """Return the share of a run's time that a view gets."""

@@ -23,7 +23,6 @@ import securefed.attacks
 import securefed.defenses
 from securefed._auditing.engine.results import Artifact, Attempt, RunFacts
 from securefed._auditing.engine.seed_result import Gap, SeedFloors, SeedResult, SmallestAttempt, Trace, Tradeoff
-from securefed._auditing.registered.audit_settings import Settings
 from securefed._persistence import container
 from securefed.errors import StorageError
 
@@ -49,14 +48,12 @@ class Unfinished:
 
     Args:
         folder: created with the first result.
-        settings: settings of the audit; results of other settings are not found.
+        asked: settings and data of the audit in a text; results of other ones are not found.
     """
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, asked: str) -> None:
         self._folder = folder
-        self._digest = hashlib.sha256(
-            f"{settings}{_code()}{_rows(settings)}".encode()  # a dataclass prints all its fields
-        ).hexdigest()
+        self._digest = hashlib.sha256(f"{asked}{_code()}".encode()).hexdigest()
 
     def find(self, algorithm: str, seed: int) -> SeedResult | None:
         """Read the result of an algorithm and a seed.
@@ -124,13 +121,4 @@ def _code() -> str:
     folders = [*securefed.__path__, *securefed.attacks.__path__, *securefed.defenses.__path__]
     for path in sorted(path for folder in folders for path in Path(folder).rglob("*.py")):
         state.update(path.read_bytes())
-    return state.hexdigest()
-
-
-def _rows(settings: Settings) -> str:
-    """Hash the data, since a file may have changed under its name."""
-    source = settings.source()
-    state = hashlib.sha256(np.ascontiguousarray(source.data.x).tobytes())
-    for values in (source.data.y, source.groups.get(settings.own.owner)):
-        state.update(b"" if values is None else np.ascontiguousarray(values).tobytes())
     return state.hexdigest()
