@@ -39,7 +39,7 @@ from securefed._auditing.report.report_words import (
     short,
     short_defense,
 )
-from securefed._auditing.report.selections import strongest
+from securefed._auditing.report.selections import ADDED, strongest
 from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer
 from securefed._commands.display import console, plain_table, say, show_alerts
@@ -79,7 +79,7 @@ def show_audit(report: AuditResult) -> None:
         say(floor)
     for cell in added(report):
         where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
-        say(f"{where}: {cell.note}")
+        say(f"{where}: {ADDED}")
     for number, reason in enumerate(reasons, 1):
         console.print(f"({number}) {escape(_cut(reason))}", soft_wrap=True)
     legend = "  ".join(f"[{_tone(word)}]{look.mark} {word}[/]" for word, look in TONES.items())

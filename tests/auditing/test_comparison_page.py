@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
+from securefed._auditing.engine.run_costs import RunCosts
 from securefed._auditing.engine.statistics import (
     EXPOSED,
     INCONCLUSIVE,
@@ -26,7 +28,7 @@ from securefed._auditing.report.comparison_page import render, save, summary, to
 from securefed._auditing.report.dumbbell import dumbbell
 from securefed.errors import StorageError
 from tests.auditing.page import sections, tables
-from tests.auditing.test_report import cell, report
+from tests.auditing.test_report import cell, report, run
 
 
 def judged(leak: float, word: str, half: float = 0.01, **changes: Any) -> Cell:
@@ -35,28 +37,37 @@ def judged(leak: float, word: str, half: float = 0.01, **changes: Any) -> Cell:
     return replace(made, leakage=found, verdict=Verdict(word, 0.1), **changes)
 
 
-def audit(*cells: Cell) -> dict[str, Any]:
+def audit(*cells: Cell, costs: Sequence[RunCosts] = ()) -> dict[str, Any]:
     """As the JSON has it, infinities and all."""
-    return json.loads(json.dumps(report(*cells).to_json(), allow_nan=False))
+    return json.loads(json.dumps(report(*cells, costs=costs).to_json(), allow_nan=False))
 
 
 BEFORE = audit(
     cell("pca/ssi", "plain", "server", 0.2),
-    cell("pca/ssi", "secure_aggregation", "sum only", 0.95, bytes_per_client_round=150.0),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.95),
     cell("pca/ssi", "secure_aggregation", "changing survivors", 0.4),
     cell("pca/ssi", "dp", "sum only", -0.5, explained=0.0),
-    cell("pca/ssi", "dp", "released", 0.055, epsilon=8.0),
+    cell("pca/ssi", "dp", "released", 0.055),
     cell("pca/faps", "plain", "server", 0.7),
     cell("pca/faps", "plain", "server", 0.6, FEDERATION),
+    costs=[
+        run("pca/ssi", "secure_aggregation", 150.0),
+        run("pca/ssi", "dp", epsilon=8.0, covered=("released",)),
+    ],
 )
 AFTER = audit(
-    cell("pca/ssi", "plain", "server", 0.6, utility=0.5),
-    cell("pca/ssi", "secure_aggregation", "sum only", 0.1, bytes_per_client_round=300.0),
+    cell("pca/ssi", "plain", "server", 0.6),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.1),
     cell("pca/ssi", "secure_aggregation", "changing survivors", -0.5, explained=0.0),
     cell("pca/ssi", "dp", "sum only", 0.0),
-    cell("pca/ssi", "dp", "released", 0.07, epsilon=2.0),
+    cell("pca/ssi", "dp", "released", 0.07),
     cell("pca/faps", "plain", "server", 0.7),
     cell("pca/faps", "paillier", "sum only", 0.5),
+    costs=[
+        run("pca/ssi", "plain", utility=0.5),
+        run("pca/ssi", "secure_aggregation", 300.0),
+        run("pca/ssi", "dp", epsilon=2.0, covered=("released",)),
+    ],
 )
 
 
@@ -233,10 +244,17 @@ def test_the_json_beside_the_page_says_the_same(tmp_path) -> None:
 
 def test_an_audit_of_an_older_version_is_compared_too() -> None:
     old = json.loads(json.dumps(BEFORE))
-    for values in old["cells"]:
-        for name in ("explained", "highest", "null_leakage", "epsilon", "seconds_per_round"):
+    runs = {(one["algorithm"], one["defense"]): one for one in old.pop("costs")}
+    for values in old["cells"]:  # formats 1 and 2 held all figures side by side
+        for part in ("runs", "figures", "read", "reach"):
+            values |= values.pop(part)
+        values |= {"exposed_seeds": values.pop("exposed"), "reconstructed": values.pop("whole")}
+        costs = runs[values["algorithm"], values["defense"]]
+        values |= {name: costs[name] for name in ("utility", "bytes_per_client_round")}
+        for name in ("explained", "highest", "null_leakage"):
             del values[name]
-    for name in ("membership", "environment", "settings"):
+    for name in ("membership", "environment", "settings", "format"):
         del old[name]
+    assert [row.change for row in comparison.compare(old, BEFORE)] == [comparison.SAME] * 6 + ["unknown in both"]
     assert render(old, AFTER).count("Got worse") == 2
     json.dumps(to_json(old, AFTER), allow_nan=False)

@@ -10,8 +10,9 @@ import pytest
 
 from securefed._auditing.alerts import Alert
 from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.cell_parts import RunCounts
 from securefed._auditing.engine.incomplete_results import Missing
-from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Artifact
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact
 from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL, Verdict
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report import charts
@@ -24,7 +25,7 @@ from securefed._auditing.report.pooled_sentence import pooled
 from securefed._auditing.report.selections import remedies
 from securefed._auditing.report.sureness import gaps, sureness
 from tests.auditing.page import tables, text
-from tests.auditing.test_report import SMALL, cell, report
+from tests.auditing.test_report import SMALL, cell, report, run
 
 STUCK = cell("pca/fedpg", "secure_aggregation", "sum only", -0.4, explained=0.0)
 """An attack on sums that failed."""
@@ -71,14 +72,22 @@ def test_each_party_is_named_with_what_it_finds_and_protections_with_one_effect_
 
 
 def test_a_party_that_sees_sums_before_the_noise_is_said_to() -> None:
-    early = report(cell("pca/ssi", "dp", "sum only", 1.0, epsilon=NOT_COVERED), cell("pca/ssi", "dp", "released", 0.0))
+    early = report(
+        cell("pca/ssi", "dp", "sum only", 1.0),
+        cell("pca/ssi", "dp", "released", 0.0),
+        costs=[run("pca/ssi", "dp", epsilon=8.0, covered=("released",))],
+    )
     assert [row.party for row in observers(early)] == [
         "everyone else, from what is published",
         "the server, which reads only sums, before the noise",
     ]
-    shares = report(cell("pca/ssi", "ddp", "sum only", 0.0, epsilon=8.0))
+    shares = report(
+        cell("pca/ssi", "ddp", "sum only", 0.0), costs=[run("pca/ssi", "ddp", epsilon=8.0, covered=("sum only",))]
+    )
     assert [row.party for row in observers(shares)] == ["the server, which reads only sums with noise"]
-    lying = report(cell("pca/ssi", "ddp", "active server", 0.0, epsilon=NOT_COVERED))
+    lying = report(
+        cell("pca/ssi", "ddp", "active server", 0.0), costs=[run("pca/ssi", "ddp", epsilon=8.0, covered=("sum only",))]
+    )
     assert [row.party for row in observers(lying)] == [
         "a server that lies, and chooses what it sends, and sees sums with noise"
     ]
@@ -161,7 +170,7 @@ def test_numbers_below_a_guess_are_words_everywhere() -> None:
     page = text(render(report(worse)))
     assert not re.search(r"-\d+\.\d\d\b", page)
     assert "worse than a guess" in page
-    lucky = replace(worse, verdict=Verdict(PARTIAL, 0.1), highest=0.9999)
+    lucky = replace(worse, verdict=Verdict(PARTIAL, 0.1), runs=RunCounts(highest=0.9999))
     assert "worse than a guess partial one run: 1.00" in text(render(report(lucky)))
     wide = replace(worse, leakage=replace(worse.leakage, mean=0.02, low=-0.3, high=0.34))
     assert "up to 0.34" in text(render(report(wide)))

@@ -254,8 +254,8 @@ def test_tables_as_they_stand_give_the_sums_that_an_omitted_level_needs(tmp_path
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     made = audit(["pca/ssi"], ["secure_aggregation"], ["gram/power"], data=str(tmp_path / "t.csv"), seeds=3, workers=1)
     (found,) = [one for one in made.cells if one.secret == "people" and one.view == "sum only"]
-    assert found.verdict.word == EXPOSED and "none of the levels of stage" in found.part
-    assert ("in 16 of 19 other columns" in found.part) == (public not in columns)
+    assert found.verdict.word == EXPOSED and "none of the levels of stage" in found.read.part
+    assert ("in 16 of 19 other columns" in found.read.part) == (public not in columns)
 
 
 def test_a_row_that_dominates_a_column_and_one_that_breaks_a_copy_are_read() -> None:
@@ -298,8 +298,8 @@ def test_the_column_means_of_a_hospital_of_one_class_stand_in_its_first_message(
     means = {
         one.defense: one for one in made.cells if one.attack.endswith("class_sums") and one.secret == "column means"
     }
-    assert means["plain"].verdict.word in FOUND and "the column means of client 0" in means["plain"].part
-    assert means["plain"].highest > 0.999999
+    assert means["plain"].verdict.word in FOUND and "the column means of client 0" in means["plain"].read.part
+    assert means["plain"].runs.highest > 0.999999
     said = decision(with_sums(made))
     assert "a part of a client's data" in said and "No attack here learnt" not in said
 
@@ -342,7 +342,7 @@ def test_the_outcome_of_the_few_people_of_a_category_stands_in_the_first_sum_of_
     )  # fmt: skip
     (found,) = [one for one in made.cells if one.attack.endswith("labels_of_people") and one.view == "sum only"]
     assert found.secret == "people" and found.verdict.word == EXPOSED and found.leakage.low == 1.0
-    assert found.null_leakage.high < 0.9 and "(stage_d)" in found.part
+    assert found.null_leakage.high < 0.9 and "(stage_d)" in found.read.part
 
 
 def test_noise_that_covers_the_label_of_one_person_is_never_rounded_into_it() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT, CUT
+from securefed._auditing.engine.cell_parts import RunCounts
 from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.first_screen import setup
@@ -38,13 +39,13 @@ def test_rows_that_were_not_cut_are_not_said_to_be() -> None:
 
 def test_a_figure_of_fewer_runs_is_named_and_membership_in_sums_is_a_leak() -> None:
     quiet = [cell("step", "secure_aggregation", "sum only", 0.0, name) for name in ("samples", "pooled samples")]
-    member = replace(cell("step", "secure_aggregation", "sum only", 0.5, "membership"), asked=10)
+    member = cell("step", "secure_aggregation", "sum only", 0.5, "membership", asked=10)
     few = replace(member, leakage=replace(member.leakage, seeds=1))
     made = report(cell("step", "plain", "server", 1.0, "samples"), *quiet, few)
     assert "no leak was detected" not in text(render(made))
     words = [group.words for row in observers(made) for group in row.cells[-1]]
     assert words == ["partly exposed (1 of 10 runs)"]
-    named = replace(quiet[0], asked=10, leakage=replace(quiet[0].leakage, seeds=7))
+    named = replace(quiet[0], runs=RunCounts(10, explained=1.0), leakage=replace(quiet[0].leakage, seeds=7))
     assert [group.words for row in observers(report(made.cells[0], named)) for group in row.cells[0]][1:] == [
         "no leak found: samples (7 of 10 runs)"
     ]

@@ -16,6 +16,7 @@ from securefed._auditing.advice.trials import Trials
 from securefed._auditing.cases import case
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.engine.audit_result import SmallestClient
+from securefed._auditing.engine.cell_parts import RunCounts
 from securefed._auditing.engine.statistics import INCONCLUSIVE, interval, verdict
 from securefed._auditing.gate.leakage_limits import reasons
 from securefed._auditing.registered.smallest_client import smallest_client
@@ -44,7 +45,7 @@ def test_the_smallest_client_is_attacked_in_every_run_of_an_audit(hospitals: Pat
         settings={"rank": 2}, workers=1,
     )  # fmt: skip
     assert found.smallest and all(one.cell.leakage.seeds == 3 for one in found.smallest)
-    assert {one.cell.client for one in found.smallest} == {0}  # it takes the target's place
+    assert {one.cell.read.client for one in found.smallest} == {0}  # it takes the target's place
     assert all(1 <= one.least <= one.most <= 4 for one in found.smallest)
     assert {one.cell.view for one in found.smallest} >= {"server", "sum only", "changing survivors"}
     found.save(tmp_path)
@@ -74,7 +75,7 @@ def test_no_conclusion_says_that_nothing_was_learnt_where_the_smallest_client_le
 
 def test_a_secret_whose_interval_reaches_far_is_not_known_of_the_smallest_client() -> None:
     rows = cell("ssi", "plain", "server", 0.0)
-    counts = replace(rows, secret="labels", explained=math.nan, leakage=interval([-1.0, 0.93, -0.4, 0.6, -0.3]))
+    counts = replace(rows, secret="labels", runs=RunCounts(), leakage=interval([-1.0, 0.93, -0.4, 0.6, -0.3]))
     counts = replace(counts, verdict=verdict(counts.leakage, counts.null_leakage))
     made = replace(report(rows), smallest=tuple(SmallestClient(4, 4, one) for one in (rows, counts)))
     assert counts.verdict.word == INCONCLUSIVE

@@ -17,7 +17,7 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, NOT_DETECTED
-from securefed._auditing.report import comparison
+from securefed._auditing.report import audit_json
 from securefed._auditing.report.decision import decision
 from securefed._auditing.training import training_seed_run
 from securefed._auditing.training.attack_inputs import AttackInputs
@@ -198,7 +198,7 @@ def test_a_sum_hides_the_statistics_of_one_client() -> None:
     assert cell(report, "sum only", "training/batch statistics").leakage.mean < 0.5
     counted = cell(report, "sum only", "training/last layer")  # of all clients together, which is the guess
     assert (counted.secret, counted.leakage.mean, counted.verdict.word) == ("labels", 0.0, NOT_DETECTED)
-    assert "they tell nothing more" in counted.bound
+    assert "they tell nothing more" in counted.reach.bound
     assert "a client's rows were not tested" in decision(report)
 
 
@@ -218,7 +218,7 @@ def test_the_report_is_saved_and_compared_like_any_other(tmp_path) -> None:
     of_descent().save(tmp_path)
     page = (tmp_path / "audit.html").read_text()
     assert "Share of rows recovered by rows a client" in page
-    read = comparison.read(tmp_path / "audit.json")
+    read = audit_json.read(tmp_path / "audit.json")
     assert {c["secret"] for c in read["cells"]} >= {"samples", "labels", "membership"}
 
 

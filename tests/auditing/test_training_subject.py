@@ -68,7 +68,7 @@ def test_what_the_strongest_membership_attack_did_not_see_is_said_beside_the_oth
         for found in left_out.values():
             assert "not tested by the strongest attack, membership/shadow, which did not run" in found.remarks
             assert found.verdict.word != "not detected"  # the weaker attacks' silence is no finding
-        assert set(ran) == {*left_out, "membership/shadow"} and not any(found.without for found in ran.values())
+        assert set(ran) == {*left_out, "membership/shadow"} and not any(found.reach.without for found in ran.values())
         (reason,) = (line for line in short.skipped if line.startswith(f"{view}, membership/shadow"))
         assert reason.endswith("0 s left; allow more `seconds`")
     hints = [line for line in short.skipped if "`seconds=" in line]

@@ -118,7 +118,7 @@ def _report(planted: PlantedSetting) -> Report:
     ]
     shared = {"clients": 8, "seeds": _SEEDS, "acceptable": 0.1, "data": "made up"} | dict(planted.shared)
     settings = {_NAME: {"secret": "gram", "rounds": 3}, AUDIT: shared}
-    return Report("", "", {}, settings, tuple(gather(attempts, facts, {}, _SEEDS)), tuple(facts))
+    return Report("", "", {}, settings, tuple(gather(attempts, _SEEDS)), tuple(facts))
 
 
 def _attempt(defense: str, view: str, seed: int, found: str) -> Attempt:

@@ -16,7 +16,9 @@ from markupsafe import Markup
 
 from securefed._auditing.alerts import about_people, sheet_lines
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
+from securefed._auditing.engine.column_scores import first_few
 from securefed._auditing.engine.results import Cell
+from securefed._auditing.engine.statistics import EXPOSED_FROM
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.first_screen import first_screen
 from securefed._auditing.report.matrix import matrices, sizes
@@ -38,6 +40,7 @@ from securefed._auditing.report.report_words import (
     style,
     times,
 )
+from securefed._auditing.report.selections import ADDED
 from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed._extras import needed_for
 
@@ -77,6 +80,10 @@ def _environment() -> Environment:
     formats = (short, protection, figure, ranged, arrow, times, style, secret_title)
     environment.filters |= {function.__name__: function for function in formats}
     environment.filters |= {"leak": leak_text, "interval": interval_text}
+    environment.filters |= {
+        "of_family": Cell.figure,
+        "promised": lambda cell, report: report.cost(cell).promised(cell.view),
+    }
     environment.filters |= {"detectable": _detectable, "auc_shown": _auc_shown}
     return environment
 
@@ -102,6 +109,7 @@ def render(report: AuditResult) -> str:
         sections=[section(report, name) for name in algorithms],
         tones=list(TONES.items()),
         cores=report.environment["cores"],
+        report=made,
         cells=made.cells,  # those that attacks were made for
         membership=report.membership,
         by_noise=by_noise(report),
@@ -119,7 +127,7 @@ def render(report: AuditResult) -> str:
 
 def _detectable(cell: Cell) -> str:
     """Format the smallest leakage that would have been seen; empty if the search failed or there is one seed."""
-    return "" if search_failed(cell) or cell.bound else figure(cell.verdict.detectable, ".2f")
+    return "" if search_failed(cell) or cell.reach.bound else figure(cell.verdict.detectable, ".2f")
 
 
 def _auc_shown(leak: float | None) -> str:
@@ -131,8 +139,9 @@ def _notes(report: AuditResult) -> list[str]:
     """List how the runs were made where not all of them are the defence itself, and which attacks returned nothing."""
     noted: dict[tuple[str, str], dict[str, None]] = {}
     for cell in report.cells:
-        if cell.note:
-            noted.setdefault((cell.defense, cell.note), {})[cell.view] = None
+        for note in (report.cost(cell).note, *_read(cell)):
+            if note:
+                noted.setdefault((cell.defense, note), {})[cell.view] = None
     notes = [f"{protection(name)} ({', '.join(views)}): {note}." for (name, note), views in noted.items()]
     checked = [fact for fact in report.facts if fact.identical is not None]
     if checked:
@@ -141,6 +150,22 @@ def _notes(report: AuditResult) -> list[str]:
             f"Exact defences against the quantised run: {same} of {len(checked)} real runs identical bit for bit."
         )
     # runs in which an attack's estimate held no finite number
-    failed = [c for c in report.cells if c.failed]
-    notes += [f"{short(c.algorithm)}, {c.view}, {c.attack}: {c.failed} runs returned nothing finite." for c in failed]
+    failed = [c for c in report.cells if c.runs.failed]
+    notes += [
+        f"{short(c.algorithm)}, {c.view}, {c.attack}: {c.runs.failed} runs returned nothing finite." for c in failed
+    ]
     return list(dict.fromkeys(notes))
+
+
+def _read(cell: Cell) -> list[str]:
+    """Say which columns and people an attack read where the mean does not say it, and what it did not test."""
+    named = first_few(cell.read.columns) if cell.leakage.mean < EXPOSED_FROM else ""
+    people = cell.read.part if cell.secret == "people" else ""
+    said = {
+        f"{cell.attack} leaves open {cell.reach.open}": cell.reach.open,
+        f"{cell.attack} read these columns: {named}": named,
+        f"{cell.attack} read {people}": people,
+        f"{cell.reach.without}, the strongest attack on membership, did not run": cell.reach.without,
+        ADDED: cell.reach.added,
+    }
+    return [note for note, there in said.items() if there]

@@ -22,6 +22,7 @@ from securefed._auditing.engine.results import CLIENT, NOT_COVERED, owner
 from securefed._auditing.engine.statistics import ENOUGH, FOUND, INCONCLUSIVE
 from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.report import comparison as compared
+from securefed._auditing.report.audit_json import AuditJson, cells_of
 from securefed._auditing.report.audit_page import template_page
 from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, UNKNOWN, Compared
 from securefed._auditing.report.dumbbell import dumbbell
@@ -64,8 +65,6 @@ GROUPS: Final = (
 WORDS: Final = ("leakage", "exposed", "partial", "not detected", "inconclusive", "interval", "client, federation")
 LARGE: Final = 0.1
 """Change of a mean that the page points out although the intervals overlap."""
-AuditJson = Mapping[str, Any]
-"""The JSON values of an `audit.json`."""
 
 
 def save(folder: Path, before: AuditJson, after: AuditJson, allowed: Collection[str] = ()) -> None:
@@ -296,9 +295,7 @@ def _only_one(views: Sequence[Compared]) -> list[dict[str, Any]]:
 
 def _few(before: AuditJson, after: AuditJson) -> str:
     """Warn where either audit has few seeds; empty otherwise."""
-    least = min(
-        (cell.leakage.seeds for report in (before, after) for cell in compared.cells_of(report)), default=ENOUGH
-    )
+    least = min((cell.leakage.seeds for report in (before, after) for cell in cells_of(report)), default=ENOUGH)
     if least >= ENOUGH:
         return ""
     if least < 2:

@@ -12,7 +12,8 @@ from typing import Any
 
 from securefed._auditing.cases.own_setup import head_text, owner_note
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
-from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
+from securefed._auditing.engine.remarks import worse_than
+from securefed._auditing.engine.results import CLIENT, FEDERATION, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import tone
@@ -30,7 +31,7 @@ from securefed._auditing.report.report_words import (
     short,
     why_inconclusive,
 )
-from securefed._auditing.report.selections import ADDED, strongest
+from securefed._auditing.report.selections import strongest
 
 
 def matrices(report: AuditResult) -> list[dict[str, Any]]:
@@ -113,17 +114,19 @@ def _matrix(report: AuditResult, owner: str) -> dict[str, Any]:
         (name,) = report.algorithms
         secrets = dict.fromkeys(cell.secret for cell in best.values())  # those of all clients are named "pooled ..."
         heads = [(name, secret, secret_title(secret.removeprefix("pooled "))) for secret in secrets]
-    rows = [_row(name, note, [best.get((name, *column, key)) for column in columns]) for name, key, note in heads]
+    rows = [
+        _row(report, name, note, [best.get((name, *column, key)) for column in columns]) for name, key, note in heads
+    ]
     return {"groups": groups, "rows": rows, "columns": [f"{protection(defense)}, {view}" for defense, view in columns]}
 
 
-def _row(name: str, note: str, found: Sequence[Cell | None]) -> dict[str, Any]:
+def _row(report: AuditResult, name: str, note: str, found: Sequence[Cell | None]) -> dict[str, Any]:
     """Format a row: title, anchor of the algorithm's section, note, and `cells`, `None` where nothing was attacked."""
-    cells = [_heat(cell) if cell else None for cell in found]
+    cells = [_heat(report, cell) if cell else None for cell in found]
     return {"title": short(name), "anchor": anchor(name), "note": note, "cells": cells}
 
 
-def _heat(cell: Cell) -> dict[str, Any]:
+def _heat(report: AuditResult, cell: Cell) -> dict[str, Any]:
     """Format a cell: mean, interval, verdict, and words beside it (runs, chance, epsilon).
 
     `css`, `mark` and `share` say how it looks: style class, character, and length of its bar in hundredths.
@@ -131,11 +134,11 @@ def _heat(cell: Cell) -> dict[str, Any]:
     look, unsure, failed = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE, search_failed(cell)
     extra = chance_text(cell)
     if cell.verdict.word in FOUND and cell.leakage.mean < 0:
-        extra = f"one run: {leak_text(cell.highest)}"  # the mean hides why it is a leak
-    elif cell.epsilon is not None and not extra:
-        extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
-    origin = "found in sums" if cell.note == ADDED else ""
-    extra = "; ".join(text for text in (runs_text(cell), origin, extra, cell.worse_than, cell.bound) if text)
+        extra = f"one run: {leak_text(cell.runs.highest)}"  # the mean hides why it is a leak
+    elif (epsilon := report.cost(cell).promised(cell.view)) is not None and not extra:
+        extra = f"ε = {epsilon:g}" if isinstance(epsilon, float) else f"ε {epsilon}"
+    origin = "found in sums" if cell.reach.added else ""
+    extra = "; ".join(text for text in (runs_text(cell), origin, extra, worse_than(cell), cell.reach.bound) if text)
     return {
         "mean": ATTACKS_FAILED if failed else leak_text(cell.leakage.mean),
         "interval": "" if failed else interval_text(cell.leakage.low, cell.leakage.high),
@@ -144,7 +147,8 @@ def _heat(cell: Cell) -> dict[str, Any]:
         "extra": extra,
         "css": look.name,
         "share": 0 if failed else round(100 * min(max(cell.leakage.mean, 0.0), 1.0)),
-        "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
-        f"null {leak_text(cell.null_leakage.mean)}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more."
+        "title": f"{cell.attack}; error {cell.figure('error_median'):.2g} (median) against "
+        f"{cell.figure('baseline_error'):.2g}; "
+        f"null {leak_text(cell.null_leakage.mean)}; {cell.runs.exposed} of {cell.leakage.seeds} seeds leak .9 or more."
         f"{f' Inconclusive: {why_inconclusive(cell)}.' if unsure else ''}",
     }

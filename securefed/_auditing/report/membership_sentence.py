@@ -89,11 +89,11 @@ def _told_by_cells(report: AuditResult) -> str:
             f"With a record in hand and rows like the clients', {where} can tell whether it was among a client's rows: "
             f"right in {0.5 + most.leakage.mean / 2:.0%} of comparisons, a coin in 50%."
         )
-    blind = dict.fromkeys(cell.view for cell in cells if cell.without and cell.verdict.word not in FOUND)
+    blind = dict.fromkeys(cell.view for cell in cells if cell.reach.without and cell.verdict.word not in FOUND)
     open_ = [view for view in blind if not any(cell.view == view for cell in found)]
     if open_:
         views = listed([_VIEWS.get(view, view) for view in open_])
-        name = next(cell.without for cell in cells if cell.without)
+        name = next(cell.reach.without for cell in cells if cell.reach.without)
         said.append(f"Whether a record can be told {views} was not tested: {name}, the strongest attack, did not run.")
     return " ".join(said)
 

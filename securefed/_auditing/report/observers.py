@@ -124,7 +124,7 @@ def observers(report: AuditResult) -> list[Observer]:
             owner: {name: (cell.verdict.word, runs_text(cell)) for name, cell in cells.items()}
             for owner, cells in worst.items()
         }
-        promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
+        promised = {report.cost(cell).promised(view) for cells in found.values() for cell in cells.values()}
         shared = report.settings[AUDIT]
         seen = _party_and_noise(view, shared["clients"], promised, by_clients=defense == "ddp")
         if view in (SMALLEST_SUM, CHANGING_SURVIVORS) and shared.get("colluders"):

@@ -99,7 +99,7 @@ def _of_all_clients(report: AuditResult, algorithm: str, defense: str) -> dict[s
     """Say what the sums of a setting tell of all clients' data together and of people in it, as JSON values."""
     seen = [cell for cell in report.of(algorithm) if cell.defense == defense and cell.view in alone(report)]
     found = strongest(cell for cell in seen if cell.owner == FEDERATION)
-    read = (cell.part for cell in found.values() if cell.secret == "people" and cell.verdict.word in FOUND)
+    read = (cell.read.part for cell in found.values() if cell.secret == "people" and cell.verdict.word in FOUND)
     words = {cell.verdict.word for cell in found.values() if cell.secret != "people"}
     order = (EXPOSED, PARTIAL, INCONCLUSIVE, NOT_DETECTED)
     return {

@@ -68,8 +68,8 @@ def read_people(cells: Iterable[Cell]) -> list[Cell]:
 
 def who(cell: Cell) -> str:
     """Name the people whom a cell reads, with the columns that were read of them where these are few."""
-    part = cell.part.removesuffix(" of all clients' rows") or _SOMEBODY
-    return f"{part}: {first_few(cell.columns)}" if cell.columns and not cell.part else part
+    part = cell.read.part.removesuffix(" of all clients' rows") or _SOMEBODY
+    return f"{part}: {first_few(cell.read.columns)}" if cell.read.columns and not cell.read.part else part
 
 
 def _pooled_cells(report: AuditResult, name: str, outcome: Outcome | None) -> list[Cell]:

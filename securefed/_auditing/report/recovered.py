@@ -98,7 +98,7 @@ def _shown(report: AuditResult, cell: Cell, artifact: Artifact) -> dict[str, Any
     """Return a sentence about a cell as `text`, and its artifact for the template as `evidence`."""
     text = (
         f"{protection(cell.defense)}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
-        f"leakage {leak_text(cell.leakage.mean)}, median error {cell.error_median:.1e}."
+        f"leakage {leak_text(cell.leakage.mean)}, median error {cell.figure('error_median'):.1e}."
     )
     return {
         "text": text,

@@ -187,16 +187,16 @@ def interval_text(low: float | None, high: float | None) -> str:
 
 def search_failed(cell: Cell) -> bool:
     """Whether a cell is inconclusive since its attack explained the messages of too few runs."""
-    return cell.verdict.word == INCONCLUSIVE and cell.explained < SIGHTED
+    return cell.verdict.word == INCONCLUSIVE and cell.runs.explained < SIGHTED
 
 
 def runs_text(cell: Cell) -> str:
     """Say that the strongest attack did not test a cell, or none did, or on how few runs it rests; else empty."""
-    if cell.bound:
+    if cell.reach.bound:
         return "by argument, not by an attack"
-    if cell.without and cell.verdict.word == INCONCLUSIVE:
+    if cell.reach.without and cell.verdict.word == INCONCLUSIVE:
         return "not tested by the strongest attack"
-    return f"{cell.leakage.seeds} of {cell.asked} runs" if cell.leakage.seeds < cell.asked else ""
+    return f"{cell.leakage.seeds} of {cell.runs.asked} runs" if cell.leakage.seeds < cell.runs.asked else ""
 
 
 def chance_text(cell: Cell) -> str:
@@ -223,11 +223,15 @@ def glossary() -> Mapping[str, str]:
 
 def why_inconclusive(cell: Cell) -> str:
     """Say why a cell is inconclusive."""
-    if cell.without:
-        return f"it was not tested by the strongest attack, {cell.without}, which did not run"
-    if not cell.explained < SIGHTED and cell.verdict.detectable < 1 and reaches_far(cell.leakage, cell.null_leakage):
+    if cell.reach.without:
+        return f"it was not tested by the strongest attack, {cell.reach.without}, which did not run"
+    if (
+        not cell.runs.explained < SIGHTED
+        and cell.verdict.detectable < 1
+        and reaches_far(cell.leakage, cell.null_leakage)
+    ):
         return "the interval of the results reaches far beyond chance, so that their silence says nothing"
-    if not cell.explained < SIGHTED:
+    if not cell.runs.explained < SIGHTED:
         return "the results, or those of chance, scatter so much that no leak would have been noticed"
-    where = "" if cell.explained == 0 else f" in {1 - cell.explained:.0%} of the runs"
-    return f"the attack did not fit the messages{where}, with a residual of {cell.residual:.1g}"
+    where = "" if cell.runs.explained == 0 else f" in {1 - cell.runs.explained:.0%} of the runs"
+    return f"the attack did not fit the messages{where}, with a residual of {cell.figure('residual'):.1g}"

@@ -59,7 +59,7 @@ def gaps(report: AuditResult) -> str:
 
 def some_fewer(report: AuditResult) -> bool:
     """Whether some situation rests on fewer runs than the audit has."""
-    return any(cell.leakage.seeds < cell.asked for cell in strongest(report.cells).values())
+    return any(cell.leakage.seeds < cell.runs.asked for cell in strongest(report.cells).values())
 
 
 def runs_sentence(seeds: int, some_fewer: bool = False) -> str:
@@ -96,7 +96,7 @@ def _cut(report: AuditResult) -> str:
 
 def _power(best: Sequence[Cell]) -> str:
     """Say how small a leak would have been noticed where none was found; empty where nothing was quiet."""
-    quiet = [cell.verdict.detectable for cell in best if cell.verdict.word == NOT_DETECTED and not cell.bound]
+    quiet = [cell.verdict.detectable for cell in best if cell.verdict.word == NOT_DETECTED and not cell.reach.bound]
     if not quiet:
         return ""
     said = f"“No leak found” ({len(quiet)} of {len(best)} situations) is true of leaks that these attacks can see"
