@@ -247,10 +247,10 @@ def test_an_audit_of_an_older_version_is_compared_too() -> None:
     runs = {(one["algorithm"], one["defense"]): one for one in old.pop("costs")}
     for values in old["cells"]:  # formats 1 and 2 held all figures side by side
         for part in ("runs", "figures", "read", "reach"):
-            values |= values.pop(part)
-        values |= {"exposed_seeds": values.pop("exposed"), "reconstructed": values.pop("whole")}
+            values.update(values.pop(part))
+        values.update(exposed_seeds=values.pop("exposed"), reconstructed=values.pop("whole"))
         costs = runs[values["algorithm"], values["defense"]]
-        values |= {name: costs[name] for name in ("utility", "bytes_per_client_round")}
+        values.update({name: costs[name] for name in ("utility", "bytes_per_client_round")})
         for name in ("explained", "highest", "null_leakage"):
             del values[name]
     for name in ("membership", "environment", "settings", "format"):

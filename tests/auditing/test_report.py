@@ -15,13 +15,12 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.cell_parts import Estimate, Reach, Read, RunCounts
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.run_costs import RunCosts
-from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, Interval, Verdict, verdict
+from securefed._auditing.engine.statistics import Interval, Verdict, verdict
 from securefed._auditing.gate.leakage_limits import leaks
 from securefed._auditing.report import audit_json, charts, comparison
-from securefed._auditing.report.actions import actions, algorithm_actions
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.audit_page import render
-from securefed._auditing.report.decision import decision
+from securefed._auditing.report.cards import cards
 from securefed._auditing.report.selections import Remedy, remedies, strongest, worst
 from securefed.errors import DataError
 from tests.auditing.page import sections, tables, text
@@ -118,7 +117,7 @@ def test_a_number_that_json_lacks_becomes_null_inside_an_interval_too() -> None:
 
 def test_every_cell_stands_under_its_own_defence_and_view() -> None:
     """`changing survivors` is first met in the second row, after columns of a later defence."""
-    defenses, views, faps, ssi = tables(render(SMALL))[1]
+    defenses, views, faps, ssi = tables(render(SMALL))[0]
     columns = list(zip(defenses, views, strict=True))
     changing = columns.index(("Secure aggregation", "changing survivors"))
     assert (faps[0], ssi[0]) == ("FAPS Gram matrix", "SSI Gram matrix")
@@ -132,8 +131,8 @@ def test_each_algorithm_has_its_section_with_actions_messages_and_costs() -> Non
     curve = {"algorithm": "pca/ssi", "title": "Error by rounds", "note": "Falls.", "series": {"power": series}}
     shown = sections(render(replace(SMALL, curves=(curve,))))
     for name, title in (("pca/ssi", "SSI"), ("pca/faps", "FAPS")):
-        (said,) = algorithm_actions(SMALL, name)
-        assert said in shown[title] and said.startswith("Use ")
+        (card,) = (one for one in cards(SMALL) if one.algorithm == name)
+        assert card.answer in text(render(SMALL)) and card.anchor == name.replace("/", "-")
         assert "A client sends" in shown[title]
         assert "bytes per client and round" in shown[title]
     assert "Error by rounds" in shown["SSI"] and "Error by rounds" not in shown["FAPS"]
@@ -153,40 +152,11 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     made = replace(report(quiet), membership=rows)
     made.settings["pca/ssi"] = SETTING | {"also attacked": "personal/network"}  # type: ignore[index]
     html = render(made)
-    _, _, _, _, members, (names, values), settings = tables(html)
+    _, _, _, members, (names, values), settings = tables(html)
     assert dict(zip(names, values, strict=True))["highest"] == "0.97"
     assert [row[-1] for row in members] == ["would show", "0.75", "none", ""]
     assert dict(zip(*settings, strict=True))["also attacked"] == "personal/network"
     assert "epsilon 8, delta 1e-05 for all rounds" in text(html)
-
-
-def test_the_decision_says_whether_a_row_can_be_told_and_what_the_attacker_must_know() -> None:
-    def row(defense: str, adversary: str, verdict: str, auc: float) -> dict[str, object]:
-        return {
-            "algorithm": "pca/ssi",
-            "defense": defense,
-            "adversary": adversary,
-            "verdict": verdict,
-            "auc": [auc] * 3,
-        }
-
-    made = report(cell("pca/ssi", "plain", "server", 0.01))
-    found = row("plain", "informed", "exposed", 1.0)
-    said = decision(replace(made, membership=(found, row("skellam", "informed", "not detected", 0.5))))
-    assert (
-        "Whoever knows all other rows, those of the other clients too, can tell from unprotected messages whether one "
-        "row (a patient) was in a client's data: right in 100% of comparisons, a coin in 50%. Sums do not stop this "
-        "attacker, who subtracts what it knows; of the kinds of noise tried, no test showed it."
-    ) in said
-    assert said.startswith("Whoever knows")  # no other leak was found
-    leaking = replace(report(cell("pca/ssi", "plain", "server", 0.97)), membership=(found,))
-    assert decision(leaking).startswith("Without protection, the server can compute a client's data. ")
-    unsure = decision(replace(made, membership=(found, row("skellam", "informed", "inconclusive", 0.6))))
-    assert "no test showed it" not in unsure
-    noised = decision(replace(made, membership=(row("skellam", "population", "partial", 0.7),)))
-    assert "what such rows are like, can tell in spite of skellam" in noised and "Sums do not stop" not in noised
-    quiet = replace(made, membership=(row("plain", "informed", "not detected", 0.5),))
-    assert decision(quiet) == decision(made)
 
 
 def test_batch_statistics_that_are_worse_than_a_guess_say_which_guess_and_why() -> None:
@@ -201,12 +171,12 @@ def test_batch_statistics_that_are_worse_than_a_guess_say_which_guess_and_why() 
 
 def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     stuck = cell("pca/faps", "plain", "server", -0.4, explained=0.0, residual=0.3)
-    assert algorithm_actions(report(stuck), "pca/faps") == []  # no protection was attacked
+    assert cards(report(stuck))[0].answer == "Not known, and no protection was tried"
     assert remedy(report(stuck), "pca/faps", 0.1) is None
     html = render(report(stuck))
     assert re.search(r'<td [^>]*class="cell unsure"[^>]*><b>attacks failed</b><span></span>', html)
-    assert re.search(r'<span class="word unsure">not known</span>', html)  # on the first screen
-    defence = next(row for row in tables(html)[2] if row[0] == "Plain")
+    assert re.search(r'<p class="answer unsure">', html)  # on the first screen
+    defence = next(row for row in tables(html)[1] if row[0] == "Plain")
     assert defence[1] == "inconclusive, residual 0.3"
     assert 'class="bar"' not in html  # the length of a bar would say something of the data
     blind = cell("pca/faps", "plain", "server", 0.0, attack="gram/consensus", explained=float("nan"))
@@ -234,40 +204,6 @@ def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_serv
     generous = remedy(SMALL, "pca/ssi", 2.0)
     assert generous is not None
     assert generous.defense == "plain"
-
-
-def test_what_to_do_says_why_nothing_is_known_of_a_protection() -> None:
-    """Each cause alone: a failed search, scatter, a leak too small to be noticed. A leak that was found is none."""
-    plain = cell("pca/faps", "plain", "server", 1.0)
-    quiet = cell("pca/faps", "ddp", "sum only", 0.0)
-    missed = replace(quiet, verdict=Verdict(NOT_DETECTED, 0.43))
-    wide = replace(quiet, verdict=Verdict(INCONCLUSIVE, 3.0))
-    for one, why in (
-        (replace(wide, runs=RunCounts(explained=0.0)), "Under Distributed DP the attacks on FAPS failed."),
-        (wide, "Under Distributed DP the results of FAPS scatter too much to tell."),
-        (
-            replace(quiet, verdict=Verdict(NOT_DETECTED, math.nan)),
-            "Under Distributed DP one run does not say how small a leak of FAPS could have been missed.",
-        ),
-        (missed, "Under Distributed DP no leak of FAPS was found, but one below 0.43 could have been missed."),
-    ):
-        leaking = cell("pca/faps", "secure_aggregation", "sum only", 0.9)
-        (said,) = algorithm_actions(report(plain, leaking, one), "pca/faps")
-        assert said == f"Do not rely on a protection of FAPS yet. {why} That is no sign of safety."
-    two_views = report(plain, wide, replace(missed, view="changing survivors"))
-    assert "scatter too much to tell. That" in algorithm_actions(two_views, "pca/faps")[0]  # named once
-    told = replace(plain, secret="membership", verdict=Verdict("exposed", 0.1))
-    (said,) = algorithm_actions(report(plain, told, quiet), "pca/faps")
-    assert "Not all that plain messages give away was looked for under a protection." in said
-
-
-def test_the_section_and_the_first_screen_say_the_same_of_an_algorithm() -> None:
-    """One cause of an earlier contradiction: a protection that holds only while the same clients take part."""
-    alone = report(*SMALL.of("pca/ssi")[:-1])
-    (said,) = algorithm_actions(alone, "pca/ssi")
-    assert said.startswith("Use secure aggregation for SSI and keep the same clients in every round.")
-    assert said in [f"{one.what} {one.why}" for one in actions(alone)]
-    assert text(render(alone)).count(said) == 2
 
 
 def test_attacks_that_would_not_have_noticed_the_leak_show_no_remedy() -> None:

@@ -76,9 +76,9 @@ class Report(AuditResult):
     @property
     def conclusion(self) -> str:
         """Sentences on what unprotected messages give away, whether a protection holds, and what was not tested."""
-        from securefed._auditing.report.decision import decision  # noqa: PLC0415 - sentences are made of reports
+        from securefed._auditing.report.cards import conclusion  # noqa: PLC0415 - sentences are made of reports
 
-        return decision(self)
+        return " ".join(conclusion(self))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; the pictures are left out."""

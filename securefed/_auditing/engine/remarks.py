@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 from securefed._auditing.engine.cell_parts import Reach, Read, RunCounts
@@ -18,6 +19,7 @@ from securefed._auditing.engine.statistics import (
     Verdict,
     reaches_far,
 )
+from securefed._auditing.sentences.table import NOTHING, say
 from securefed.attacks.views import SERVER_VIEW
 
 
@@ -49,45 +51,51 @@ def worse_than(cell: Judged) -> str:
     """Say what guess a client's batch statistics were read worse than, and why; empty elsewhere."""
     if cell.secret != "statistics" or not cell.leakage.mean < 0:
         return ""
-    why = "over several batches the weights move between what is read"
-    if cell.view != SERVER_VIEW:
-        why = "a sum shows the mean over its clients"
-    return (
-        "worse than a guess: guessed are mean and variance of all clients' rows together, which a client's own are "
-        f"near, and {why}"
-    )
+    return _remark("worse batches" if cell.view == SERVER_VIEW else "worse sums")
 
 
 def remarks_on(cell: Judged) -> str:
     """Return the remarks on a cell in brackets, after a space; empty if there are none."""
-    remarks = [cell.reach.bound] if cell.reach.bound else []
+    remarks = [text for text in _remarks(cell) if text]
+    return f" ({' '.join(remarks)})" if remarks else ""
+
+
+def _remarks(cell: Judged) -> Iterator[str]:
+    yield cell.reach.bound and f"{cell.reach.bound[0].upper()}{cell.reach.bound[1:]}."
     if cell.verdict.word == NOT_DETECTED and not cell.reach.bound:
         # `detectable`: the smallest leak that would have shown in 8 of 10 such audits; NaN for one seed
-        power = f"it would have noticed a leak from {cell.verdict.detectable:.2f} on, of the kind that it looks for"
-        remarks.append("one seed: no power" if math.isnan(cell.verdict.detectable) else power)
+        one = math.isnan(cell.verdict.detectable)
+        yield _remark("one seed") if one else _remark("power", leak=cell.verdict.detectable)
         if min(cell.leakage.mean, cell.null_leakage.high) >= PARTIAL_FROM:
-            remarks.append(f"guessing gives up to {cell.null_leakage.high:.2f}")
-    if worse := worse_than(cell):
-        remarks.append(worse)
-    if cell.reach.open:
-        remarks.append(f"the rest may be known: the messages leave open {cell.reach.open}")
-    if cell.reach.without:
-        remarks.append(f"not tested by the strongest attack, {cell.reach.without}, which did not run")
-    scattered = not cell.reach.without or not cell.verdict.detectable < 1
-    if cell.verdict.word == INCONCLUSIVE and scattered and not cell.runs.explained < SIGHTED and cell.leakage.seeds > 1:
-        far = reaches_far(cell.leakage, cell.null_leakage) and cell.verdict.detectable < 1
-        scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
-        remarks.append("its interval reaches far beyond chance, so that its silence says nothing" if far else scatter)
+            yield _remark("chance", leak=cell.null_leakage.high)
+    yield worse_than(cell)
+    yield cell.reach.open and _remark("open", what=cell.reach.open)
+    yield from inconclusive(cell)
     if cell.leakage.seeds < cell.runs.asked:
-        remarks.append(f"{cell.leakage.seeds} of {cell.runs.asked} seeds")
+        yield _remark("seeds", count=cell.leakage.seeds, asked=cell.runs.asked)
         if cell.leakage.seeds == 1 and cell.verdict.word == INCONCLUSIVE:
-            remarks[-1] += ", and one alone tells nothing"
+            yield _remark("one of them")
     if cell.runs.explained < 1:
-        remarks.append(f"explained {cell.runs.explained:.0%} of the runs, residual {cell.figure('residual'):.1e}")
+        yield _remark("explained", share=cell.runs.explained, residual=cell.figure("residual"))
     if cell.read.whole and cell.leakage.mean < RECONSTRUCTED:
-        remarks.append(f"{cell.given_away} was reconstructed: {cell.runs.highest:.2f}")
+        whose = f"{cell.given_away[0].upper()}{cell.given_away[1:]}"
+        yield _remark("reconstructed", whose=whose, leak=cell.runs.highest)
     elif cell.read.part:
-        remarks.append(f"{cell.read.part} was read")
+        yield _remark("part", part=cell.read.part)
     if cell.read.columns and cell.leakage.mean < EXPOSED_FROM:
-        remarks.append(f"read column by column: {first_few(cell.read.columns)}")
-    return f" ({'; '.join(remarks)})" if remarks else ""
+        yield _remark("columns", columns=first_few(cell.read.columns))
+
+
+def inconclusive(cell: Judged) -> Iterator[str]:
+    """Say why the silence of a cell says nothing, but for a search that failed, of which its figures tell."""
+    if cell.reach.without:
+        yield _remark("without", attack=cell.reach.without)
+    scattered = not cell.reach.without or not cell.verdict.detectable < 1
+    searched = not cell.runs.explained < SIGHTED
+    if cell.verdict.word == INCONCLUSIVE and scattered and searched and cell.leakage.seeds > 1:
+        far = reaches_far(cell.leakage, cell.null_leakage) and cell.verdict.detectable < 1
+        yield _remark("far" if far else "scatter")
+
+
+def _remark(reason: str, **places: object) -> str:
+    return say("remark", NOTHING, NOTHING, reason, **places)

@@ -27,8 +27,9 @@ from securefed._auditing.report.comparison import (
     compare_views,
     members_of,
 )
-from securefed._auditing.report.report_words import leak_text, short, short_defense
+from securefed._auditing.report.report_words import leak_text
 from securefed._auditing.report.selections import strongest
+from securefed._auditing.sentences.names import short, short_defense
 
 NEW: Final = "new"
 DID_NOT_RUN: Final = "did not run"

@@ -14,7 +14,7 @@ from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.gate.leakage_limits import Reason
 from securefed._auditing.report.audit_json import cells_of
 from securefed._auditing.report.comparison import members_of
-from securefed._auditing.report.report_words import short, short_defense
+from securefed._auditing.sentences.names import short, short_defense
 
 NOT_TRIED: Final = "no longer tried"
 SEEDS: Final = "seeds"

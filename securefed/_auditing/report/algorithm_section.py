@@ -22,12 +22,12 @@ from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, 
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.registered.audited_defenses import DDP
 from securefed._auditing.report import charts
-from securefed._auditing.report.actions import algorithm_actions
 from securefed._auditing.report.matrix import anchor
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.recovered import recovered, strongest_artifact
-from securefed._auditing.report.report_words import chance_text, figure, leak_text, protection, short
+from securefed._auditing.report.report_words import chance_text, figure, leak_text
 from securefed._auditing.report.selections import PLAIN, worst
+from securefed._auditing.sentences.names import protection, short
 
 _FIGURES: Final = (
     "floor",
@@ -54,7 +54,6 @@ def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
         "anchor": anchor(algorithm),
         "title": short(algorithm),
         "source": f"{entry.summary}; {entry.source}" if entry else "An algorithm of the caller's own.",
-        "actions": algorithm_actions(report, algorithm),
         "transmits": entry.details.get("transmits", "") if entry else "",
         "carried": _carried(report, algorithm),
         "recovered": recovered(report, algorithm),

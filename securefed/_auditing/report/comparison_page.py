@@ -26,15 +26,9 @@ from securefed._auditing.report.audit_json import AuditJson, cells_of
 from securefed._auditing.report.audit_page import template_page
 from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, UNKNOWN, Compared
 from securefed._auditing.report.dumbbell import dumbbell
-from securefed._auditing.report.report_words import (
-    glossary,
-    in_sentence,
-    interval_text,
-    leak_text,
-    short,
-    style,
-)
+from securefed._auditing.report.report_words import glossary, interval_text, leak_text, style
 from securefed._auditing.report.selections import ALL_CLIENTS, ONE_CLIENT, PLAIN
+from securefed._auditing.sentences.names import in_sentence, short
 from securefed._persistence.file_errors import storage_errors
 
 Look = Literal["worse", "better", "same"]

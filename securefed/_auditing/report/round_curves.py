@@ -15,7 +15,7 @@ import numpy as np
 
 from securefed._auditing.engine.seed_result import SeedResult, Trace
 from securefed._auditing.registered.seed_run import DEFAULT_SETTING
-from securefed._auditing.report.report_words import secret_title
+from securefed._auditing.sentences.names import secret_title
 from securefed._tensors import Array
 
 Curve = Mapping[str, Any]

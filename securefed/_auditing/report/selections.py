@@ -30,8 +30,6 @@ PLAIN: Final = "plain"
 _ANOTHER_PARTY: Final = frozenset({"paillier", "paillier_threshold", "ckks"})
 """Defences that need a key holder or a dealer, whom all trust, beside server and clients: no saving of bytes is worth
 one where a defence without it holds."""
-ADDED: Final = "found by an attack on sums of the messages, which whoever reads the messages can add up"
-"""Note of a cell that stands for unprotected messages, though the attack was made on sums (`plain_sums`)."""
 ONE_CLIENT: Final = "one client's data"
 ALL_CLIENTS: Final = "all clients' pooled data"
 
