@@ -47,7 +47,7 @@ def test_what_was_recovered_stands_beside_the_original_by_its_kind(kind, truth, 
     made = report(cell("pca/ssi", "plain", "server", 1.0))
     made.settings["pca/ssi"] = {**made.settings["pca/ssi"], "secret": kind}  # type: ignore[index]
     html = render(replace(made, artifacts=(artifact(CLIENT, truth, shape),)))
-    assert shown in html[html.index("What attacks computed") : html.index("<h2>One client's secret")]
+    assert shown in html[html.index("What attacks computed") : html.index("<h2>One client")]
     assert shown in html[html.index('id="pca-ssi"') :]
 
 

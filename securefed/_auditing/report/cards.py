@@ -83,31 +83,29 @@ def cards(report: AuditResult) -> list[Card]:
 
 
 def _card(report: AuditResult, name: str) -> Card:
-    told, found = with_smallest(report), answer(with_smallest(report), name)
-    parts = {title: texts(_said(told, name)[part]) for part, title in TITLES.items()}
-    outcome = outcome_of(told, name)
-    held = outcome is not None and outcome.kind in ("held", "fixed") and bool(report.command)
+    told = with_smallest(report)
+    found = outcome_of(told, name)
+    said, head = _said(told, name, found), answer(told, name, found)
+    held = found if found is not None and found.kind in ("held", "fixed") and report.command else None
     return Card(
         algorithm=name,
         name=short(name),
-        tone=tone(_LOOKS[found.key.word]),
-        answer=str(found),
-        parts={title: sentences for title, sentences in parts.items() if sentences},
-        paste=to_paste(report, name, outcome.remedies[0].defense, fixed=outcome.kind == "fixed")
-        if outcome is not None and held
-        else "",
-        gate=_gate(told, name, outcome) if outcome is not None and held else "",
+        tone=tone(_LOOKS[head.key.word]),
+        answer=str(head),
+        parts={title: texts(said[part]) for part, title in TITLES.items() if said[part]},
+        paste=to_paste(report, name, held.remedies[0].defense, fixed=held.kind == "fixed") if held else "",
+        gate=_gate(told, name, held) if held else "",
         level=report.settings[AUDIT]["acceptable"],
     )
 
 
-def _said(report: AuditResult, name: str) -> dict[str, list[Sentence]]:
+def _said(report: AuditResult, name: str, found: Outcome | None) -> dict[str, list[Sentence]]:
     """Say all of an algorithm, by the part of the card."""
     return {
-        "client": of_client(report, name),
-        "limits": of_limits(report, name),
-        "costs": of_costs(report, name),
-        "everyone": list(of_everyone(report, name)),
+        "client": of_client(report, name, found),
+        "limits": of_limits(found),
+        "costs": of_costs(found),
+        "everyone": list(of_everyone(report, name, found)),
         "records": list(of_records(report, name)),
         "liars": [*of_liars(report, name), *of_helpers(report, name)],
         "smallest": list(of_smallest(report, name)),
@@ -150,7 +148,7 @@ def without(parts: Mapping[str, tuple[str, ...]], shared: Sequence[str]) -> dict
 
 def next_steps(report: AuditResult) -> list[tuple[str, str, str]]:
     """List (algorithms, sentence, command) of what to run next: to settle what is not known, and to search settings."""
-    out = [tuple(run) for run in open_runs(as_attacked(report))]
+    out = [(run.names, run.why, run.command) for run in open_runs(as_attacked(report))]
     name, command = advised_first(report)
     if command:
         said = say("next", NOTHING, NOTHING, "advise", level=report.settings[AUDIT]["acceptable"])
@@ -168,7 +166,7 @@ def conclusion(
         parts: keys of `TITLES`, the parts of the cards to speak of.
     """
     told = with_smallest(report)
-    said = {short(name): _said(told, name) for name in report.algorithms}
+    said = {short(name): _said(told, name, outcome_of(told, name)) for name in report.algorithms}
     main = [
         line
         for part in parts

@@ -15,7 +15,7 @@ from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FEWEST, FOUND, INCONCLUSIVE, NOT_DETECTED, upper
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
-from securefed._auditing.report.outcomes import Outcome, outcome_of
+from securefed._auditing.report.outcomes import Outcome
 from securefed._auditing.report.report_words import search_failed
 from securefed._auditing.report.selections import PLAIN, alone, strongest, worst
 from securefed._auditing.report.sentence import Sentence, sentence
@@ -31,9 +31,8 @@ _NOISES: Final = ("dp", "ddp")
 """Defences whose settings a search may better."""
 
 
-def answer(report: AuditResult, algorithm: str) -> Sentence:
+def answer(report: AuditResult, algorithm: str, found: Outcome | None) -> Sentence:
     """Answer whether a protection keeps one client's data from the server; the word is the first part of the key."""
-    found = outcome_of(report, algorithm)
     if found is None:
         if not report.of(algorithm):
             return sentence("not known", NOTHING, CLIENT, "answer")
@@ -54,12 +53,11 @@ def protections(found: Outcome) -> str:
     return listed((in_sentence(one.defense) for one in found.remedies), "or")
 
 
-def of_client(report: AuditResult, algorithm: str) -> list[Sentence]:
+def of_client(report: AuditResult, algorithm: str, found: Outcome | None) -> list[Sentence]:
     """Say what unprotected messages give away of one client's data, and what the protections do."""
     if not report.of(algorithm):
         return [sentence("not attacked", NOTHING, CLIENT)]
     untested = rows_untested(report, CLIENT)
-    found = outcome_of(report, algorithm)
     return [*_bare(report, algorithm, found), *untested, *_protected(report, algorithm, found)]
 
 
@@ -125,9 +123,8 @@ def _protected(report: AuditResult, algorithm: str, found: Outcome | None) -> It
         yield from _doubts(report, algorithm, level)
 
 
-def of_limits(report: AuditResult, algorithm: str) -> list[Sentence]:
+def of_limits(found: Outcome | None) -> list[Sentence]:
     """Say what the word of the protections that hold does not cover; nothing where none holds."""
-    found = outcome_of(report, algorithm)
     return list(_limits(found)) if found is not None and found.kind in ("held", "fixed") else []
 
 
@@ -146,9 +143,8 @@ def _limits(found: Outcome) -> Iterator[Sentence]:
             yield sentence("limit", "some", CLIENT, reason, protections=listed(names), **places)
 
 
-def of_costs(report: AuditResult, algorithm: str) -> list[Sentence]:
+def of_costs(found: Outcome | None) -> list[Sentence]:
     """Say what the cheapest of the protections that hold costs; nothing where none holds."""
-    found = outcome_of(report, algorithm)
     return list(_costs(found)) if found is not None and found.kind in ("held", "fixed") else []
 
 

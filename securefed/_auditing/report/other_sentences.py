@@ -15,7 +15,7 @@ from securefed._auditing.engine.column_scores import first_few
 from securefed._auditing.engine.results import CLIENT, FEDERATION, RECORD, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FEWEST, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.membership_rows import tested
-from securefed._auditing.report.outcomes import outcome_of
+from securefed._auditing.report.outcomes import Outcome
 from securefed._auditing.report.selections import PLAIN, alone, strongest, worst
 from securefed._auditing.report.sentence import Sentence, sentence
 from securefed._auditing.report.untested_rows import people_untested, rows_untested
@@ -33,10 +33,9 @@ _OWN_VIEWS: Final = {SERVER_VIEW: "server", SUM_ONLY: "sums"}
 """By view, the reason of the sentence that membership was not tested in it."""
 
 
-def of_everyone(report: AuditResult, algorithm: str) -> Iterator[Sentence]:
+def of_everyone(report: AuditResult, algorithm: str, found: Outcome | None) -> Iterator[Sentence]:
     """Say what sums tell of all clients together, and of people, under the protections that hold, or under any."""
-    outcome = outcome_of(report, algorithm)
-    held = {one.defense for one in outcome.remedies} - {PLAIN} if outcome is not None else set()
+    held = {one.defense for one in found.remedies} - {PLAIN} if found is not None else set()
     seen = [cell for cell in report.of(algorithm) if cell.owner == FEDERATION and cell.view in alone(report)]
     cells = [cell for cell in seen if not held or cell.defense in held]
     words = {cell.verdict.word for cell in strongest(cells, by_owner=True).values()}  # of several views the worst
