@@ -153,15 +153,16 @@ def test_a_large_move_within_wide_intervals_is_said_to_be_open() -> None:
 def test_the_summary_is_a_few_sentences_for_everybody() -> None:
     said = summary(BEFORE, AFTER)
     assert said == (
-        "Of 6 situations that both audits tried, 1 gives away more of the data than before (most: one client's data in "
-        "SSI with plain messages, from 0.20 to 0.60), 1 less, 1 can no longer be judged and 1 can be judged now that "
-        "could not before. The later audit alone tried 1 more and found a leak in 1 of them (most: one client's data "
-        "in FAPS under Paillier, 0.50). Both ran under the same settings with the same version of securefed."
+        "Of 6 situations that both audits tried, the leak grew in 1 and shrank in 1. "
+        "Most grew the leak of one client's data in SSI with plain messages, from 0.20 to 0.60. 1 can no longer be "
+        "judged. 1 can be judged now that could not before. The later audit alone tried 1 more and found a leak in 1 "
+        "of them, the largest of one client's data in FAPS under Paillier (0.50). Both ran under the same settings "
+        "with the same version of securefed."
     )
     assert "alone tried" not in summary(AFTER, AFTER)
     sure = audit(cell("pca/ssi", "plain", "server", 0.6))
     assert "none gives away more or less of the data than before. " in summary(sure, sure)
-    assert "more or less of the data than before; neither could judge 1 of them." in summary(BEFORE, BEFORE)
+    assert "more or less of the data than before. Neither audit could judge 1 of them." in summary(BEFORE, BEFORE)
     unknown = audit(cell("pca/ssi", "plain", "server", -0.5, explained=0.0))
     assert "Of 1 situation that both audits tried, neither could judge any." in summary(unknown, unknown)
     assert "nothing in common" in summary(audit(cell("pca/ssi", "plain", "server", 1.0)), audit())
@@ -210,7 +211,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_readable_without_eyes() ->
     evil = json.loads(json.dumps(AFTER).replace("sum only", "<img src=x onerror=alert(1)>"))
     for html in (render(BEFORE, AFTER), render(BEFORE, evil)):
         assert not re.search(r"https?:|<script|<link|<img|@import|url\(", html)
-        assert "prefers-color-scheme: dark" in html and "max-width: 640px" in html
+        assert "prefers-color-scheme: dark" in html and "max-width: 900px" in html
         rows = html.count('<th role="rowheader" scope="row">')
         assert rows == html.count('role="cell" class="plot"') == html.count('role="img" aria-label="Leakage before')
         body = html.split("<body>")[1].split("</body>")[0].replace("&hellip;", "")

@@ -74,10 +74,13 @@ def contradictions(whole: str) -> Iterator[str]:
             yield f"{first} / {second}"
     if "still leak under every protection" in whole and "the server can compute" not in whole:
         yield "They leak, of data that no sentence says leak"
-    if whole.startswith("Yes") != ("No protection was needed" in whole or "(accepted: 0.1)." in whole):
+    held = "No protection was needed" in whole or "(accepted: 0.1)." in whole
+    if whole.startswith("Yes") and not held:
         yield "an answer that its sentences do not give"
-    if whole.startswith("Only if") != ("(accepted: 0.1), as long as" in whole):
+    if whole.startswith("Only if the same") and "(accepted: 0.1), as long as" not in whole:
         yield "a condition that its sentences do not give"
+    if (held and whole.startswith(("No", "Not known"))) or (whole.startswith("Yes") and "in spite of" in whole):
+        yield "a sentence of safety without its answer"
 
 
 @pytest.mark.parametrize("part", first_ones(range(PARTS)))

@@ -22,6 +22,7 @@ from securefed._auditing.report.sentence import Sentence, sentence
 from securefed._auditing.report.untested_rows import rows_untested
 from securefed._auditing.sentences.names import in_sentence, secret_title
 from securefed._auditing.sentences.table import NOTHING, counted, listed
+from securefed.attacks.views import ACTIVE_SERVER
 
 CAUSES: Final = ("failed", "scatter", "single", "missed")
 """Why a cell in which no leak above the accepted one was found does not exclude one, the gravest first."""
@@ -45,7 +46,16 @@ def answer(report: AuditResult, algorithm: str, found: Outcome | None) -> Senten
             return sentence("not known", "some", CLIENT, "few answer", runs=counted(runs, "run"))
         if rows_untested(report, CLIENT):
             return sentence("not known", "some", CLIENT, "rows answer")
+        if _lied(report, algorithm, found):
+            return sentence("only if", protection, CLIENT, "honest answer", protections=protections(found))
     return sentence(word, protection, CLIENT, "answer", protections=protections(found))
+
+
+def _lied(report: AuditResult, algorithm: str, found: Outcome) -> bool:
+    """Whether a server that chooses its broadcasts reads a client's data in spite of a protection that holds."""
+    held = {one.defense for one in found.remedies}
+    own = (c for c in report.of(algorithm) if c.owner == CLIENT and c.view == ACTIVE_SERVER and c.defense in held)
+    return any(cell.verdict.word in FOUND for cell in own)
 
 
 def protections(found: Outcome) -> str:
