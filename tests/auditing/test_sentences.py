@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from securefed._auditing.advice.advised_words import explained_words, nearest_sentence
+from securefed._auditing.advice.advised_words import sentences as advised
 from securefed._auditing.alerts import Alert
 from securefed._auditing.alerts.alert import RARE_CATEGORY
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT, CUT, SmallestClient
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED, Missing
+from securefed._auditing.engine.kept_utility import Kept, floor_sentence
 from securefed._auditing.engine.results import CLIENT, FEDERATION
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, Verdict
 from securefed._auditing.report import comparison_page
@@ -27,12 +30,13 @@ from securefed._auditing.report.plain_sums import with_sums
 from securefed._auditing.report.sureness import gaps, sureness
 from securefed._auditing.sentences import table as sentences
 from securefed._auditing.sentences.table import Key
+from tests.auditing.test_advice_values import ADVICE, SETTING
 from tests.auditing.test_comparison_page import AFTER, BEFORE
 from tests.auditing.test_consistency import combinations
 from tests.auditing.test_report import cell, report, run
 
 PACKAGE = Path(sentences.__file__).parents[1]
-SPEAKERS = ("say", "sentence", "_remark", "_said", "_next")
+SPEAKERS = ("say", "sentence", "_remark", "_said", "_next", "_say")
 """Functions that look a sentence up."""
 OPTIONS = "securefed audit --active --membership"
 TRAINING = {"secret": "samples", "also attacked": "tokens"}
@@ -170,6 +174,8 @@ def _keys(call: ast.Call) -> set[Key]:
     if name == "_said":
         word = values[1] if len(values) > 1 else {"compare"}
         values = [word, {"-"}, {"-"}, values[0]]
+    if name == "_say":
+        values = [{"advice"}, {"some"}, values[1] if len(values) > 1 else {"client"}, values[0]]
     if name == "_next":
         values = [{"next"}, {"-"}, {"-"}, values[2]]
     if not all(values):
@@ -210,6 +216,13 @@ def said() -> set[Key]:
         other["settings"]["audit"]["clients"] = 5
         for pair in ((BEFORE, AFTER), (BEFORE, BEFORE), (BEFORE, other)):
             comparison_page.render(*pair)
+        for leak, upper, detectable in ((0.0, 1.0, 1.7), (0.0, 0.5, math.nan), (math.nan, math.nan, math.nan)):
+            explained_words([replace(SETTING, leak=leak, leak_upper=upper, detectable=detectable)])
+        leaky = replace(SETTING, holds=False, leak_upper=0.3)
+        nearest_sentence(replace(ADVICE, advised=None, tried=(leaky,)))
+        advised([leaky, SETTING], SETTING, None, 0.1, 0.9, 512)
+        for clear, model in ((0.9, True), (0.4, False), (0.9, False)):
+            floor_sentence("accuracy", clear, Kept(0.5, "naming the largest class", model=model))
     return recorded.said
 
 
@@ -221,6 +234,7 @@ def test_every_sentence_that_the_verdicts_can_ask_for_stands_in_the_table(said: 
 
 def test_every_sentence_of_the_table_can_be_said(said: set[Key]) -> None:
     verdicts = {key for key in sentences.table() if key.owner != "-" or key.word in ("sure", "next", "setup")}
+    verdicts = {key for key in verdicts if key.word != "advice"}
     unsaid = sorted(verdicts - said)
     assert not unsaid
     assert not sorted(set(sentences.table()) - spoken() - said)
@@ -228,7 +242,7 @@ def test_every_sentence_of_the_table_can_be_said(said: set[Key]) -> None:
 
 def test_a_sentence_is_whole_and_glued_from_nothing() -> None:
     for key, text in sentences.table().items():
-        assert text[0].isupper() or text[0] in "“{" or key.word == "cell", text
+        assert text[0].isupper() or text[0] in "“{`" or key.word == "cell", text
         if key.reason.endswith("answer") or key.word == "cell":
             continue
         assert text.endswith((".", ":")), text

@@ -133,7 +133,7 @@ def _sentences(before: AuditJson, after: AuditJson) -> list[str]:
     return [*_changes(both), *new, _fairness(before, after)]
 
 
-def _said(reason: str, word: str = "compare", **places: object) -> str:
+def _said(reason: str, word: str = "compare", /, **places: object) -> str:
     return say(word, NOTHING, NOTHING, reason, **places)
 
 
