@@ -323,13 +323,23 @@ def test_membership_says_what_the_attacker_must_know() -> None:
         "An attacker who knows all other rows, those of the other clients too, can tell from unprotected messages "
         "whether one row (a patient) was in a client's data: right in 100% of comparisons, a coin in 50%."
     ) in lines
-    assert "Sums do not stop this attacker, who subtracts what it knows." in lines
-    assert "Under the kinds of noise tried here no test showed it." in lines
+    assert "Sums do not stop an attacker who knows other rows: it subtracts them." in lines
+    assert "Under the kinds of noise tried here no test showed that an attacker can tell." in lines
     unsure = said(replace(made, membership=(found, row("skellam", "informed", INCONCLUSIVE, 0.6))))
-    assert "no test showed it" not in unsure and "In 1 of 2 tests the rows were too few" in unsure
+    assert "no test showed that" not in unsure and "In 1 of 2 tests the rows were too few" in unsure
     noised = said(replace(made, membership=(row("skellam", "population", PARTIAL, 0.7),)))
     assert "what such rows are like, can tell in spite of skellam" in noised and "Sums do not stop" not in noised
     quiet = replace(made, membership=(row("plain", "informed", NOT_DETECTED, 0.5),))
     assert "No test showed that an attacker can tell which rows were in the data." in said(quiet)
     canary = replace(made, membership=(row("plain", "client canary", EXPOSED, 1.0),))
     assert "Which rows were in the data was not tested" in said(canary)
+
+
+def test_numbers_of_several_algorithms_are_never_mixed() -> None:
+    """Upper bounds are said once, as the largest; every other number stands with the algorithm that it is of."""
+    row = {"adversary": "informed", "defense": "plain", "verdict": EXPOSED}
+    made = report(cell("pca/ssi", "plain", "server", 0.0), cell("pca/faps", "plain", "server", 0.0))
+    members = ({**row, "algorithm": "pca/ssi", "auc": [0.8] * 3}, {**row, "algorithm": "pca/faps", "auc": [1.0] * 3})
+    lines = conclusion(replace(made, membership=members))
+    assert [line[:4] for line in lines if "right in 80%" in line] == ["SSI:"]
+    assert [line[:5] for line in lines if "right in 100%" in line] == ["FAPS:"]

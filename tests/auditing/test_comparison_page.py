@@ -154,7 +154,7 @@ def test_the_summary_is_a_few_sentences_for_everybody() -> None:
     said = summary(BEFORE, AFTER)
     assert said == (
         "Of 6 situations that both audits tried, the leak grew in 1 and shrank in 1. "
-        "Most grew the leak of one client's data in SSI with plain messages, from 0.20 to 0.60. 1 can no longer be "
+        "The leak of one client's data in SSI with plain messages grew most, from 0.20 to 0.60. 1 can no longer be "
         "judged. 1 can be judged now that could not before. The later audit alone tried 1 more and found a leak in 1 "
         "of them, the largest of one client's data in FAPS under Paillier (0.50). Both ran under the same settings "
         "with the same version of securefed."

@@ -123,7 +123,7 @@ def _protected(report: AuditResult, algorithm: str, found: Outcome | None) -> It
         yield sentence("yes", "none", CLIENT, reason, level=level, **rows)
     elif found.kind in ("held", "fixed"):
         leak = max(0.0, *(one.leakage for one in found.remedies))
-        named = {"protections": protections(found), "leak": leak, "level": level}
+        named = {"protections": protections(found), "bound": leak, "level": level}
         yield sentence(_WORDS[found.kind], "some", CLIENT, reason, **named, **rows)
     elif found.kind == "open":
         bare = worst(report, algorithm, PLAIN, CLIENT)

@@ -139,7 +139,7 @@ def of_liars(report: AuditResult, algorithm: str) -> Iterator[Sentence]:
             yield sentence(word, "some", "liar", protections=_under(same), leak=leak)
     if not found:
         most = max(*(cell.leakage.mean for cell in cells), 0.0)
-        yield sentence("tried", NOTHING, "liar", attacks=listed(_in_words(cell.attack) for cell in cells), leak=most)
+        yield sentence("tried", NOTHING, "liar", attacks=listed(_in_words(cell.attack) for cell in cells), bound=most)
     left = [cell for cell in cells if cell.verdict.word not in FOUND]
     blind = [cell for cell in left if _blind(report, cell)]
     for protected, word in ((True, "some"), (False, "none")):

@@ -14,6 +14,8 @@ from securefed._auditing.sentences.table import NOTHING, Key, listed, say
 
 NAMED: Final = 8
 """Most algorithms that are named before a sentence, as many as a default audit has; more are counted."""
+_BOUNDS: Final = ("bound", "size", "times", "lost")
+"""Numbers that are said of several algorithms as the largest of theirs; every other number stands with its own one."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def sentence(
 
 
 def merged(said: Mapping[str, Sequence[Sentence]], among: int) -> list[str]:
-    """Write the sentences of several algorithms, those that differ in no name as one, with the largest of its numbers.
+    """Write the sentences of several algorithms, those that differ in nothing but an upper bound as one.
 
     Args:
         said: by name of an algorithm, its sentences.
@@ -50,7 +52,7 @@ def merged(said: Mapping[str, Sequence[Sentence]], among: int) -> list[str]:
     alike: dict[tuple[Key, str], dict[str, Sentence]] = {}
     for name, sentences in said.items():
         for one in sentences:
-            named = repr(sorted((place, value) for place, value in one.places.items() if isinstance(value, str)))
+            named = repr(sorted((place, value) for place, value in one.places.items() if place not in _BOUNDS))
             alike.setdefault((one.key, named), {})[name] = one
     out = []
     for key in order:
@@ -62,12 +64,9 @@ def merged(said: Mapping[str, Sequence[Sentence]], among: int) -> list[str]:
 
 
 def _largest(places: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return places of which the names agree, with the largest of each number."""
-    out = dict(places[0])
-    for name, value in out.items():
-        if isinstance(value, int | float):
-            out[name] = max(one[name] for one in places)  # type: ignore[type-var]
-    return out
+    """Return places that agree but for upper bounds, with the largest of each of these."""
+    bounds = [name for name in _BOUNDS if name in places[0]]
+    return {**places[0], **{name: max(one[name] for one in places) for name in bounds}}  # type: ignore[type-var]
 
 
 def _names(names: Sequence[str], among: int) -> str:
