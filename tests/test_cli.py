@@ -128,7 +128,7 @@ def test_an_audit_prints_a_table_and_writes_json_and_one_html_file(small) -> Non
     report = json.loads((out / "audit.json").read_text())
     assert {"version", "command", "environment", "cells"} <= set(report)
     for cell in report["cells"]:
-        assert {"algorithm", "defense", "view", "attack", "secret", "leakage", "error", "baseline_error"} <= set(cell)
+        assert {"algorithm", "defense", "view", "attack", "secret", "leakage", "runs", "figures"} <= set(cell)
         assert {"null_leakage", "verdict", "utility", "bytes_per_client_round", "seconds_per_round", "epsilon"} <= set(
             cell
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed import Dataset, Federation, Ledger, Limits, RunOptions, Transcript, chain
-from securefed._auditing.report import comparison
+from securefed._auditing.report import audit_json
 from securefed.algorithms import SSI, LoSAC
 from securefed.attacks import views
 from securefed.defenses import clip, gaussian, secure_aggregation
@@ -37,7 +37,7 @@ def test_a_ledger_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_report_is_compared_with(tmp_path: Path) -> None:
-    report = comparison.read(SAVED / "audit.json")
+    report = audit_json.read(SAVED / "audit.json")
     assert len(report["cells"]) > 5
     assert {cell["verdict"] for cell in report["cells"]} >= {"exposed"}
 

@@ -40,12 +40,12 @@ def gravest(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _gravity(cell: dict[str, Any]) -> tuple[int, float]:
-    """Rank a cell as the report does (`conclusions.weight`): a leak, then silence that is known, then a failure."""
+    """Rank a cell as the report does (`selections.weight`): a leak, then silence that is known, then a failure."""
     if cell["verdict"] in ("exposed", "partial"):
         return 3, cell["leakage"]["mean"]
     if cell["verdict"] == "inconclusive":
         return 1, cell["leakage"]["mean"]
-    return 0 if cell["explained"] is None else 2, cell["leakage"]["mean"]
+    return 0 if cell["runs"]["explained"] is None else 2, cell["leakage"]["mean"]
 
 
 def _short(cell: dict[str, Any]) -> dict[str, Any]:

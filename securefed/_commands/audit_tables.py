@@ -19,11 +19,10 @@ from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.incomplete_results import DID_NOT_RUN, NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, NOT_DETECTED, PARTIAL
-from securefed._auditing.report.actions import actions
 from securefed._auditing.report.algorithm_section import noise_sentence, utility_sentence
+from securefed._auditing.report.cards import TITLES, cards, conclusion, next_steps
 from securefed._auditing.report.comparison import GREW, LOST, QUIET, SHRANK, Compared
-from securefed._auditing.report.decision import decision
-from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, membership
+from securefed._auditing.report.membership_rows import ADVERSARIES, by_noise
 from securefed._auditing.report.next_runs import enough_seeds
 from securefed._auditing.report.observers import names_secrets, strength
 from securefed._auditing.report.palette import TONES, tone
@@ -35,13 +34,11 @@ from securefed._auditing.report.report_words import (
     interval_text,
     leak_text,
     search_failed,
-    secret_title,
-    short,
-    short_defense,
 )
 from securefed._auditing.report.selections import strongest
-from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
-from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer
+from securefed._auditing.report.smallest_client import with_smallest
+from securefed._auditing.sentences import table as sentences
+from securefed._auditing.sentences.names import secret_title, short, short_defense
 from securefed._commands.display import console, plain_table, say, show_alerts
 
 _LONGEST_REASON = 200
@@ -79,7 +76,7 @@ def show_audit(report: AuditResult) -> None:
         say(floor)
     for cell in added(report):
         where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
-        say(f"{where}: {cell.note}")
+        say(f"{where}. {sentences.say('remark', sentences.NOTHING, sentences.NOTHING, 'added')}")
     for number, reason in enumerate(reasons, 1):
         console.print(f"({number}) {escape(_cut(reason))}", soft_wrap=True)
     legend = "  ".join(f"[{_tone(word)}]{look.mark} {word}[/]" for word, look in TONES.items())
@@ -92,11 +89,7 @@ def show_audit(report: AuditResult) -> None:
     if report.membership:
         console.print()
         _show_membership(report)
-    if lines := smallest_lines(report):
-        say("", " ".join(lines))
-    told = with_smallest(report)
-    console.print(f"\n[bold]{escape(decision(told))}[/]", soft_wrap=True, highlight=False)
-    _show_next(told)
+    _show_cards(report)
 
 
 def _leak_table(
@@ -141,17 +134,21 @@ def _absent(report: AuditResult, algorithm: str, defense: str, view: str) -> str
     return NOT_ATTACKED if kinds == {NOT_ATTACKED} else DID_NOT_RUN
 
 
-def _show_next(report: AuditResult) -> None:
-    """Print how sure the audit is where it has few runs, the settings that held, and what was not tried."""
-    seeds = report.settings[AUDIT]["seeds"]
-    if seeds < ENOUGH:
-        say(f"\n{runs_sentence(seeds, some_fewer(report))}\n  {enough_seeds(report)}")
-    for action in actions(report):
-        say(f"\n{action.what} {action.why}")
-        for said, text in action.steps:
-            say(*filter(None, (said, *(f"  {line}" for line in text.splitlines()))))
-    if untried := lying(report):  # says that no server which lies to clients was tried, and how to try one
-        say(f"\n{untried}")
+def _show_cards(report: AuditResult) -> None:
+    """Print the answer for each algorithm, the sentences of their cards, what to paste, and what to run next."""
+    made = cards(report)
+    console.print()
+    for card in made:
+        style = f"bold {card.tone.terminal}"
+        console.print(f"[{style}]{card.tone.mark} {escape(card.name)}: {escape(card.answer)}[/]", highlight=False)
+    say("", *conclusion(report, TITLES))
+    if report.settings[AUDIT]["seeds"] < ENOUGH:
+        say(f"  {enough_seeds(report)}")
+    for card in made:
+        for said, text in card.steps:
+            say(f"\n{card.name}. {said}", *(f"  {line}" for line in text.splitlines()))
+    for name, said, text in next_steps(with_smallest(report)):
+        say(f"\n{name}. {said}", *(f"  {line}" for line in text.splitlines()))
 
 
 def _show_membership(report: AuditResult) -> None:
@@ -171,7 +168,7 @@ def _show_membership(report: AuditResult) -> None:
         table.add_row(name if name != previous else "", row["noise"], *map(shown, row["found"]))
         previous = name
     console.print(table)
-    say(membership(report), "Canaries, the worst case of each noise, are in the report.")
+    say("Canaries, the worst case of each noise, are in the report.")
     say(*(f"did not run: {reason}" for reason in report.skipped if RECORD_CANARY in reason))
 
 

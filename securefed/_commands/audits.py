@@ -273,10 +273,10 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the table.")] = False,
 ) -> int:
     """Compare two audits: leaks that grew or shrank by more than their intervals, utility and bytes."""
-    from securefed._auditing.report import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
+    from securefed._auditing.report import audit_json, comparison, comparison_page  # noqa: PLC0415 - not needed for --help
 
     allowed = tuple(allow_missing or ())
-    reports = comparison.read(before), comparison.read(after)
+    reports = audit_json.read(before), audit_json.read(after)
     rows = comparison.compare(*reports)
     if out is not None:
         comparison_page.save(out, *reports, allowed)

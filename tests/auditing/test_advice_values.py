@@ -99,15 +99,15 @@ def test_where_nothing_is_advised_the_nearest_setting_and_what_it_leaves_are_nam
     none = replace(ADVICE, advised=None, tried=(leakier, leaky))
     assert none.nearest == leaky and ADVICE.nearest is None and nearest_sentence(ADVICE) == ""
     said = nearest_sentence(none)
-    assert "a leak of up to 0.30 is not excluded;" in said
+    assert "A leak of up to 0.30 is not excluded." in said
     ruined = replace(none, tried=(replace(leaky, utility_deviation=0.2),))
-    assert "its utility is 0.950 on average (standard deviation of single runs 0.200), " in nearest_sentence(ruined)
+    assert "It is a mean of runs with a standard deviation of 0.200." in nearest_sentence(ruined)
     assert "From 128 clients on, noise of epsilon 8 in 6 rounds keeps 90%" in said
     held = replace(none, tried=(leakier, leaky, replace(SETTING, usable=False)))
     assert held.nearest is not None and held.nearest.holds
     assert "From 128" not in nearest_sentence(held)
     shorter = replace(leaky, rounds=1, leak_upper=0.2)
-    assert "8 clients, 16 rows, 1 round in place of your 6: a leak" in nearest_sentence(
+    assert "8 clients, 16 rows and 1 round. You asked for 6 rounds. A leak" in nearest_sentence(
         replace(none, tried=(leaky, shorter))
     )
     blind = replace(none, tried=(replace(leaky, detectable=math.nan),))
@@ -118,12 +118,10 @@ def test_where_nothing_is_advised_the_nearest_setting_and_what_it_leaves_are_nam
 def test_of_noise_that_hides_single_rows_the_strongest_usable_promise_is_said() -> None:
     weak, strong = replace(RECORD, epsilon=8.0, utility=0.9), replace(RECORD, epsilon=0.5, utility=0.3, usable=False)
     said = record_sentence(replace(ADVICE, records=(strong, RECORD, weak)))
-    assert "use private/fedavg with epsilon 1 (delta 1e-05) for a row. Its utility is 0.880, 0.020 less than in" in said
+    assert "use private/fedavg with epsilon 1 (delta 1e-05) for a row. The utility is 0.880, 0.020 less than in" in said
     assert "in at most 55 of 100 cases" in said
     scattered = replace(RECORD, utility_deviation=0.0312)
-    assert "is 0.880 on average (standard deviation of single runs 0.031), 0.020 less" in record_sentence(
-        replace(ADVICE, records=(scattered,))
-    )
+    assert "with a standard deviation of 0.031." in record_sentence(replace(ADVICE, records=(scattered,)))
     none = record_sentence(replace(ADVICE, records=(strong,)))
     assert "at epsilon 0.5 for a row, does not keep 90% of the utility" in none
     assert record_sentence(replace(ADVICE, records_note="Not tried: pca.")) == "Not tried: pca."

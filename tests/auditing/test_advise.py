@@ -92,19 +92,17 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     named = sentences([leaky, told], None, 128, 0.1, 0.9, 512)[1]
     assert named.endswith("with rows drawn from yours (0.900 of 0.950 in the clear, mean of 3 runs).")
     done = sentences([leaky, SETTING], SETTING, None, 0.1, 0.9, 512)
-    assert done[0].startswith(
-        "Use secure aggregation with 8 clients, 16 rows at the attacked one, 6 rounds: a leak of 0.01"
-    )
+    assert done[0].startswith("Use secure aggregation with 8 clients, 16 rows and 6 rounds. A leak of 0.01")
     shorter = replace(SETTING, rounds=1, rows_per_client=64)
     assert (
-        "8 clients, 64 rows at the attacked one in place of your 16, 1 round in place of your 6: a leak"
+        "8 clients, 64 rows and 1 round. You asked for 16 rows. You asked for 6 rounds. A leak"
         in (sentences([leaky, shorter], shorter, None, 0.1, 0.9, 512)[0])
     )
     absent = replace(leaky, rows_per_client=0)  # it did not run, so that its rows are not known
-    assert "place of" not in sentences([absent, SETTING], SETTING, None, 0.1, 0.9, 512)[0]
+    assert "You asked" not in sentences([absent, SETTING], SETTING, None, 0.1, 0.9, 512)[0]
     noised = replace(SETTING, epsilon=8.0, delta=1e-5, utility=0.925, utility_deviation=0.0214)
     promised = sentences([leaky, noised], noised, None, 0.1, 0.9, 512)
-    assert "epsilon 8 (delta 1e-05) holds against the server. That is one client's; what the sums" in promised[0]
+    assert "Epsilon 8 (delta 1e-05) holds against the server. That is one client's; what the sums" in promised[0]
     opened = replace(
         SETTING, pooled_leak=1.0, people_leak=1.0, people="the row of one person (stage_d)", member_leak=0.1
     )
@@ -114,14 +112,14 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
         "sums: the server reads the row of one person (stage_d) (a leak of 1.00). Whether a given row was among all "
         "clients' rows is told with a leak of 0.10."
     )
-    assert promised[1].startswith("The utility is 0.925 on average (standard deviation of single runs 0.021), ")
+    assert "The utility is 0.925, " in promised[1] and "with a standard deviation of 0.021." in promised[1]
     assert sentences([leaky, useless], None, None, 0.1, 0.9, 512)[1].startswith("No cohort of up to 512 clients")
     assert sentences([leaky, useless], None, None, 0.1, 0.9, 0)[1].endswith("were not simulated.")
     nothing = sentences([leaky], None, None, 0.1, 0.9, 512)
     assert "none is shown to keep the leak at 0.1 or less" in nothing[0]
     weak = replace(leaky, leak_upper=0.08, detectable=0.14)
     assert sentences([weak], None, None, 0.1, 0.9, 512)[0].endswith(
-        "the lowest bound is 0.08, but the attacks might have missed a leak below 0.14."
+        "The lowest bound is 0.08. The attacks might have missed a leak below 0.14."
     )
 
 

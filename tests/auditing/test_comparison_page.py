@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
+from securefed._auditing.engine.run_costs import RunCosts
 from securefed._auditing.engine.statistics import (
     EXPOSED,
     INCONCLUSIVE,
@@ -26,7 +28,7 @@ from securefed._auditing.report.comparison_page import render, save, summary, to
 from securefed._auditing.report.dumbbell import dumbbell
 from securefed.errors import StorageError
 from tests.auditing.page import sections, tables
-from tests.auditing.test_report import cell, report
+from tests.auditing.test_report import cell, report, run
 
 
 def judged(leak: float, word: str, half: float = 0.01, **changes: Any) -> Cell:
@@ -35,28 +37,37 @@ def judged(leak: float, word: str, half: float = 0.01, **changes: Any) -> Cell:
     return replace(made, leakage=found, verdict=Verdict(word, 0.1), **changes)
 
 
-def audit(*cells: Cell) -> dict[str, Any]:
+def audit(*cells: Cell, costs: Sequence[RunCosts] = ()) -> dict[str, Any]:
     """As the JSON has it, infinities and all."""
-    return json.loads(json.dumps(report(*cells).to_json(), allow_nan=False))
+    return json.loads(json.dumps(report(*cells, costs=costs).to_json(), allow_nan=False))
 
 
 BEFORE = audit(
     cell("pca/ssi", "plain", "server", 0.2),
-    cell("pca/ssi", "secure_aggregation", "sum only", 0.95, bytes_per_client_round=150.0),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.95),
     cell("pca/ssi", "secure_aggregation", "changing survivors", 0.4),
     cell("pca/ssi", "dp", "sum only", -0.5, explained=0.0),
-    cell("pca/ssi", "dp", "released", 0.055, epsilon=8.0),
+    cell("pca/ssi", "dp", "released", 0.055),
     cell("pca/faps", "plain", "server", 0.7),
     cell("pca/faps", "plain", "server", 0.6, FEDERATION),
+    costs=[
+        run("pca/ssi", "secure_aggregation", 150.0),
+        run("pca/ssi", "dp", epsilon=8.0, covered=("released",)),
+    ],
 )
 AFTER = audit(
-    cell("pca/ssi", "plain", "server", 0.6, utility=0.5),
-    cell("pca/ssi", "secure_aggregation", "sum only", 0.1, bytes_per_client_round=300.0),
+    cell("pca/ssi", "plain", "server", 0.6),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.1),
     cell("pca/ssi", "secure_aggregation", "changing survivors", -0.5, explained=0.0),
     cell("pca/ssi", "dp", "sum only", 0.0),
-    cell("pca/ssi", "dp", "released", 0.07, epsilon=2.0),
+    cell("pca/ssi", "dp", "released", 0.07),
     cell("pca/faps", "plain", "server", 0.7),
     cell("pca/faps", "paillier", "sum only", 0.5),
+    costs=[
+        run("pca/ssi", "plain", utility=0.5),
+        run("pca/ssi", "secure_aggregation", 300.0),
+        run("pca/ssi", "dp", epsilon=2.0, covered=("released",)),
+    ],
 )
 
 
@@ -142,15 +153,16 @@ def test_a_large_move_within_wide_intervals_is_said_to_be_open() -> None:
 def test_the_summary_is_a_few_sentences_for_everybody() -> None:
     said = summary(BEFORE, AFTER)
     assert said == (
-        "Of 6 situations that both audits tried, 1 gives away more of the data than before (most: one client's data in "
-        "SSI with plain messages, from 0.20 to 0.60), 1 less, 1 can no longer be judged and 1 can be judged now that "
-        "could not before. The later audit alone tried 1 more and found a leak in 1 of them (most: one client's data "
-        "in FAPS under Paillier, 0.50). Both ran under the same settings with the same version of securefed."
+        "Of 6 situations that both audits tried, the leak grew in 1 and shrank in 1. "
+        "The leak of one client's data in SSI with plain messages grew most, from 0.20 to 0.60. 1 can no longer be "
+        "judged. 1 can be judged now that could not before. The later audit alone tried 1 more and found a leak in 1 "
+        "of them, the largest of one client's data in FAPS under Paillier (0.50). Both ran under the same settings "
+        "with the same version of securefed."
     )
     assert "alone tried" not in summary(AFTER, AFTER)
     sure = audit(cell("pca/ssi", "plain", "server", 0.6))
     assert "none gives away more or less of the data than before. " in summary(sure, sure)
-    assert "more or less of the data than before; neither could judge 1 of them." in summary(BEFORE, BEFORE)
+    assert "more or less of the data than before. Neither audit could judge 1 of them." in summary(BEFORE, BEFORE)
     unknown = audit(cell("pca/ssi", "plain", "server", -0.5, explained=0.0))
     assert "Of 1 situation that both audits tried, neither could judge any." in summary(unknown, unknown)
     assert "nothing in common" in summary(audit(cell("pca/ssi", "plain", "server", 1.0)), audit())
@@ -199,7 +211,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_readable_without_eyes() ->
     evil = json.loads(json.dumps(AFTER).replace("sum only", "<img src=x onerror=alert(1)>"))
     for html in (render(BEFORE, AFTER), render(BEFORE, evil)):
         assert not re.search(r"https?:|<script|<link|<img|@import|url\(", html)
-        assert "prefers-color-scheme: dark" in html and "max-width: 640px" in html
+        assert "prefers-color-scheme: dark" in html and "max-width: 900px" in html
         rows = html.count('<th role="rowheader" scope="row">')
         assert rows == html.count('role="cell" class="plot"') == html.count('role="img" aria-label="Leakage before')
         body = html.split("<body>")[1].split("</body>")[0].replace("&hellip;", "")
@@ -233,10 +245,17 @@ def test_the_json_beside_the_page_says_the_same(tmp_path) -> None:
 
 def test_an_audit_of_an_older_version_is_compared_too() -> None:
     old = json.loads(json.dumps(BEFORE))
-    for values in old["cells"]:
-        for name in ("explained", "highest", "null_leakage", "epsilon", "seconds_per_round"):
+    runs = {(one["algorithm"], one["defense"]): one for one in old.pop("costs")}
+    for values in old["cells"]:  # formats 1 and 2 held all figures side by side
+        for part in ("runs", "figures", "read", "reach"):
+            values.update(values.pop(part))
+        values.update(exposed_seeds=values.pop("exposed"), reconstructed=values.pop("whole"))
+        costs = runs[values["algorithm"], values["defense"]]
+        values.update({name: costs[name] for name in ("utility", "bytes_per_client_round")})
+        for name in ("explained", "highest", "null_leakage"):
             del values[name]
-    for name in ("membership", "environment", "settings"):
+    for name in ("membership", "environment", "settings", "format"):
         del old[name]
+    assert {row.change for row in comparison.compare(old, BEFORE)} == {comparison.SAME, comparison.UNKNOWN}
     assert render(old, AFTER).count("Got worse") == 2
     json.dumps(to_json(old, AFTER), allow_nan=False)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import PARTIAL, Verdict
-from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
-from securefed._auditing.report.decision import decision
+from securefed._auditing.report.cards import TITLES, cards, conclusion, next_steps
 from securefed._auditing.report.outcomes import outcomes
-from securefed._auditing.report.palette import TONES
 from securefed._auditing.report.plain_sums import added, as_attacked, with_sums
 from securefed._auditing.report.sureness import sureness
 from tests.auditing.page import text
-from tests.auditing.test_first_screen import rows
 from tests.auditing.test_report import cell, report
 from tests.combinations import first_ones
 
@@ -36,22 +33,12 @@ def made(finding: str, defense: str, view: str, secret: str = CLIENT) -> Cell:
     return replace(one, verdict=Verdict(PARTIAL, 0.06)) if finding == "little" else one
 
 
-@dataclass(frozen=True)
-class Said:
-    """What the first screen says of one report, by part."""
-
-    report: Report
-    decision: str
-    actions: str
-    sure: str
-    rows: dict[tuple[str, str], list[list[str]]]
-
-    @staticmethod
-    def of(raw: Report) -> Said:
-        shown = with_sums(raw)
-        todo = " ".join(f"{one.what} {one.why} {' '.join(why for why, _ in one.steps)}" for one in actions(shown))
-        parts = decision(shown), todo, " ".join(sureness(shown))
-        return Said(shown, *parts, rows(shown))
+def said_of(raw: Report) -> str:
+    """Return all that the first screen says of one report."""
+    shown = with_sums(raw)
+    steps = (f"{said} {command}" for _, said, command in next_steps(shown))
+    answers = (card.answer for card in cards(shown))
+    return " ".join([*answers, *conclusion(shown, TITLES), *steps, *map(str, sureness(shown))])
 
 
 def combinations() -> Iterator[Report]:
@@ -70,43 +57,30 @@ def combinations() -> Iterator[Report]:
         yield report(*(made(*one) for one in where if one[0]))
 
 
-def contradictions(said: Said) -> Iterator[str]:
+def contradictions(whole: str) -> Iterator[str]:
     """Name the pairs of sentences of one report that cannot both be true."""
-    whole = " ".join((said.decision, said.actions, said.sure))
-    known_leak = "can compute" in said.decision
     for first, second in (
-        ("No attack here learnt", "They still leak"),
-        ("No attack here learnt", "they still leak"),
-        ("not known: the attacks failed", "They still leak"),
+        ("No attack here learnt", "still leak under every protection"),
+        ("not known, since the attacks failed", "still leak under every protection"),
         ("No attack here learnt", "the server can compute"),
-        ("No leak was found", "Something leaks"),
-        ("no more than the accepted leak is left", "Do not rely on a protection"),
-        ("no more than the accepted leak is left", "Treat the messages"),
-        ("no protection was needed", "Treat the messages"),
-        ("no protection was needed", "still leak"),
-        ("no protection was needed", "give away all"),
+        ("is left that these attacks see", "do not rely on it yet"),
+        ("is left that these attacks see", "treat the messages"),
+        ("No protection was needed", "treat the messages"),
+        ("No protection was needed", "still leak"),
         ("was not tried", "A server that lies computes"),
-        ("was not tried", "A server that lies read nothing"),
-        ("Use secure aggregation", "Treat the messages"),
-        ("Use secure aggregation", "under every protection tried here"),
+        ("was not tried", "A server that lies was tried"),
     ):
         if first in whole and second in whole:
             yield f"{first} / {second}"
-    if "They still" in said.decision and not known_leak:
+    if "still leak under every protection" in whole and "the server can compute" not in whole:
         yield "They leak, of data that no sentence says leak"
-    if "no protection was needed" in whole and known_leak and "no more than the accepted one" not in said.decision:
-        yield "a leak that needs no protection, without that it is accepted"
-    lied = next((cells for (name, who), cells in said.rows.items() if "None" in name and "that lies" in who), [[""]])
-    if lied[0][0].startswith("exposed") and not known_leak and "A server that lies computes" not in said.decision:
-        yield "unprotected messages not known to leak, which a server that lies reads"
-    order = [look.words for look in TONES.values()]
-    verdicts = {key: order.index(cells[0][0].split(":")[0]) for key, cells in said.rows.items() if cells and cells[0]}
-    bare = min((rank for (name, who), rank in verdicts.items() if "None" in name), default=None)
-    summed = min(
-        (rank for (name, who), rank in verdicts.items() if "Secure" in name and who.endswith("only sums")), default=None
-    )
-    if bare is not None and summed is not None and summed < 2 and summed < bare:
-        yield f"unprotected messages are called {order[bare]}, their sums {order[summed]}"
+    held = "No protection was needed" in whole or "(accepted: 0.1)." in whole
+    if whole.startswith("Yes") and not held:
+        yield "an answer that its sentences do not give"
+    if whole.startswith("Only if the same") and "(accepted: 0.1), as long as" not in whole:
+        yield "a condition that its sentences do not give"
+    if (held and whole.startswith(("No", "Not known"))) or (whole.startswith("Yes") and "in spite of" in whole):
+        yield "a sentence of safety without its answer"
 
 
 @pytest.mark.parametrize("part", first_ones(range(PARTS)))
@@ -115,19 +89,17 @@ def test_no_two_sentences_of_the_first_screen_contradict_each_other(part: int) -
     assert len(audits) > 2600 // PARTS
     found: dict[str, list[str]] = {}
     for audit in audits:
-        for what in contradictions(Said.of(audit)):
+        for what in contradictions(said_of(audit)):
             found.setdefault(what, [f"{c.defense}, {c.view}: {c.leakage.mean}" for c in audit.cells])
     assert not found
 
 
 def test_contradictions_are_noticed() -> None:
     """The sentences of an earlier version, for plain messages that are quiet and sums that leak."""
-    said = Said.of(report(made("quiet", "plain", "server"), made("partial", "secure_aggregation", "sum only")))
-    assert not list(contradictions(said))
-    old = replace(said, decision="No attack here learnt a client's data. They still leak under every protection.")
+    whole = said_of(report(made("quiet", "plain", "server"), made("partial", "secure_aggregation", "sum only")))
+    assert not list(contradictions(whole))
+    old = "No. No attack here learnt a client's data. A client's data still leak under every protection tried here."
     assert len(list(contradictions(old))) >= 2
-    raw = replace(said, rows=rows(as_attacked(said.report)))
-    assert list(contradictions(raw)) == ["unprotected messages are called no leak found, their sums partly exposed"]
 
 
 def test_who_reads_single_messages_is_credited_with_what_their_sum_gives_away() -> None:
@@ -135,13 +107,13 @@ def test_who_reads_single_messages_is_credited_with_what_their_sum_gives_away() 
     sums = made("partial", "secure_aggregation", "sum only")
     (extra,) = added(with_sums(report(failed, sums)))
     assert (extra.defense, extra.view, extra.leakage) == ("plain", "server", sums.leakage)
-    assert rows(with_sums(report(failed, sums)))["None", "the server, which reads every message"] == [
-        ["partly exposed"]
-    ]
+    assert conclusion(with_sums(report(failed, sums)))[0] == (
+        "Without protection, the server can compute a part of a client's data."
+    )
     assert as_attacked(with_sums(report(failed, sums))).cells == (failed, sums)
     page = text(render(report(failed, sums)))
     assert "Without protection, the server can compute a part of a client's data." in page
-    assert "found by an attack on sums of the messages" in page and "found in sums" in page
+    assert "Found by an attack on sums of the messages" in page and "found in sums" in page
     for other in (
         report(failed, made("partial", "ddp", "sum only")),  # under noise training goes another way
         report(failed, made("failed", "secure_aggregation", "sum only")),  # nothing is known of the sums
@@ -155,19 +127,15 @@ def test_who_reads_single_messages_is_credited_with_what_their_sum_gives_away() 
 def test_a_small_leak_in_sums_does_not_make_messages_safe_whose_attack_failed() -> None:
     audit = report(made("failed", "plain", "server"), made("little", "secure_aggregation", "sum only"))
     assert outcomes(with_sums(audit))[0].kind == "fixed"
-    assert "no protection was needed" not in Said.of(audit).actions
+    assert "No protection was needed" not in said_of(audit)
     worked = report(made("quiet", "plain", "server"), made("little", "secure_aggregation", "sum only"))
     assert outcomes(with_sums(worked))[0].kind == "safe"
-    assert Said.of(worked).decision == (
-        "Without protection, the server can compute a part of a client's data. The leak is no more than the accepted "
-        "one. What the sums tell of all clients' data together was not attacked."
-    )
+    assert "Without protection, the server can compute a part of a client's data." in said_of(worked)
+    assert "gave at most 0.1 of one client's data away" in said_of(worked)
 
 
 def test_messages_are_not_safe_without_protection_where_protected_ones_leak() -> None:
     audit = report(made("quiet", "plain", "server"), made("partial", "ddp", "sum only"))
     assert outcomes(audit)[0].kind == "open"
-    assert decision(audit) == (
-        "No attack here learnt a client's data even from unprotected messages. But under every protection tried here "
-        "an attack found a leak; unprotected messages hide no more than these."
-    )
+    assert "No attack here learnt a client's data even from unprotected messages." in said_of(audit)
+    assert "unprotected messages hide no more than these" in said_of(audit)

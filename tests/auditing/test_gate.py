@@ -69,7 +69,7 @@ def test_an_estimate_of_rows_is_scored_for_its_gram_matrix() -> None:
     """Rows are open up to a rotation, and the probe refuses: only the fit's own Gram matrix gives it away."""
     audit = found(scaled, clients, seeds=4, fit=FitRows(starts=1, steps=20))
     (gram,) = [cell for cell in audit.cells if (cell.attack, cell.secret) == ("generic/fit", "gram")]
-    assert gram.derived and gram.verdict.word == EXPOSED and gram.error < 1e-3
+    assert gram.reach.derived and gram.verdict.word == EXPOSED and gram.figure("error") < 1e-3
     assert best(audit, "samples").leakage.mean < 0.5
     assert not any(cell.attack == "generic/probe" for cell in audit.cells)
 

@@ -19,8 +19,7 @@ from securefed._auditing.implied.people_in_gradients import _scored
 from securefed._auditing.implied.pooled_people import people_in_moments
 from securefed._auditing.implied.public_directions import Direction
 from securefed._auditing.implied.truth import Truth
-from securefed._auditing.report.decision import decision
-from securefed._auditing.report.observers import observers
+from securefed._auditing.report.cards import conclusion
 from securefed._auditing.report.plain_sums import with_sums
 from securefed.attacks import Reconstruction
 from securefed.attacks._gradient_inversion.class_sums import ClassGradient
@@ -49,15 +48,12 @@ def test_an_exposed_gram_matrix_of_four_rows_tells_membership_in_its_column(read
     members = [one for one in readme.cells if one.secret == "membership" and one.attack == "membership/gram"]
     assert [one.verdict.word for one in members] == [EXPOSED]
     assert members[0].leakage.mean == 1.0 and members[0].leakage.low == 1.0
-    row = next(one for one in observers(readme) if one.party == "the server, which reads every message")
-    assert [group.tone.name for group in row.cells[2]] == ["exposed"]
-    assert "can tell whether it was among a client's rows: right in 100% of comparisons" in decision(readme)
+    assert "can tell whether it was among a client's rows: right in 100% of comparisons" in " ".join(conclusion(readme))
 
 
-def test_the_confirmation_of_a_record_stands_in_the_column_of_membership() -> None:
+def test_the_confirmation_of_a_record_is_said() -> None:
     made = report(cell("step", "plain", "server", 0.0, "samples"), cell("step", "plain", "server", 1.0, "confirmation"))
-    (row,) = observers(made)
-    assert [group.words for group in row.cells[1]] == ["exposed: if the attacker knows all other rows"]
+    assert "An attacker who knows all other rows can confirm the last one" in " ".join(conclusion(made))
 
 
 def test_an_interval_far_above_chance_is_never_silence() -> None:
@@ -172,8 +168,8 @@ def test_a_person_alone_in_a_category_is_read_from_the_pooled_moments(tmp_path, 
     assert found[0].leakage.low > 0.999999
     (held,) = made.to_json()["held"]
     assert held["all clients"] == EXPOSED and held["people"] == ["the row of one person (stage_d) of all clients' rows"]
-    said = decision(with_sums(made))
-    assert "That is about single clients: the sums give all clients' data together away." in said
+    said = " ".join(conclusion(with_sums(made)))
+    assert "The sums give all clients' data together away." in said
     if not standardise:
         assert "the server reads the row of one person (stage_d)" in said
 
@@ -202,7 +198,7 @@ def test_a_person_without_any_of_the_coded_levels_is_read_whatever_the_columns_a
     )
     found = [one for one in made.cells if one.secret == "people" and one.view == "sum only"]
     assert [one.verdict.word for one in found] == [EXPOSED] and found[0].leakage.low > 0.9
-    assert f"the server reads the row of one person ({who})" in decision(with_sums(made))
+    assert f"the server reads the row of one person ({who})" in " ".join(conclusion(with_sums(made)))
     assert [alert.text for alert in made.alerts if alert.kind == "rare combination"] == [f"1 row has {who}."]
 
 
@@ -255,8 +251,8 @@ def test_tables_as_they_stand_give_the_sums_that_an_omitted_level_needs(tmp_path
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     made = audit(["pca/ssi"], ["secure_aggregation"], ["gram/power"], data=str(tmp_path / "t.csv"), seeds=3, workers=1)
     (found,) = [one for one in made.cells if one.secret == "people" and one.view == "sum only"]
-    assert found.verdict.word == EXPOSED and "none of the levels of stage" in found.part
-    assert ("in 16 of 19 other columns" in found.part) == (public not in columns)
+    assert found.verdict.word == EXPOSED and "none of the levels of stage" in found.read.part
+    assert ("in 16 of 19 other columns" in found.read.part) == (public not in columns)
 
 
 def test_a_row_that_dominates_a_column_and_one_that_breaks_a_copy_are_read() -> None:
@@ -398,9 +394,9 @@ def test_the_column_means_of_a_hospital_of_one_class_stand_in_its_first_message(
     means = {
         one.defense: one for one in made.cells if one.attack.endswith("class_sums") and one.secret == "column means"
     }
-    assert means["plain"].verdict.word in FOUND and "the column means of client 0" in means["plain"].part
-    assert means["plain"].highest > 0.999999
-    said = decision(with_sums(made))
+    assert means["plain"].verdict.word in FOUND and "the column means of client 0" in means["plain"].read.part
+    assert means["plain"].runs.highest > 0.999999
+    said = " ".join(conclusion(with_sums(made)))
     assert "a part of a client's data" in said and "No attack here learnt" not in said
 
 
@@ -442,7 +438,7 @@ def test_the_outcome_of_the_few_people_of_a_category_stands_in_the_first_sum_of_
     )  # fmt: skip
     (found,) = [one for one in made.cells if one.attack.endswith("labels_of_people") and one.view == "sum only"]
     assert found.secret == "people" and found.verdict.word == EXPOSED and found.leakage.low == 1.0
-    assert found.null_leakage.high < 0.9 and "(stage_d)" in found.part
+    assert found.null_leakage.high < 0.9 and "(stage_d)" in found.read.part
 
 
 def test_noise_that_covers_the_label_of_one_person_is_never_rounded_into_it() -> None:
@@ -491,11 +487,9 @@ def test_statistics_alone_never_say_that_all_of_a_clients_data_are_exposed() -> 
         cell("pca/ssi", "plain", "server", 0.0),
         cell("pca/ssi", "plain", "server", 1.0, "column means"),
     )
-    (row,) = observers(made)
-    assert [group.tone.name for group in row.cells[0]] == ["partial"]
-    assert decision(made).startswith("Without protection, the server can compute a part of a client's data.")
+    assert conclusion(made)[0] == "Without protection, the server can compute a part of a client's data."
     both = report(*made.cells, cell("pca/ssi", "plain", "server", 0.95, attack="other"))
-    assert [group.tone.name for group in observers(both)[0].cells[0]] == ["exposed"]
+    assert conclusion(both)[0] == "Without protection, the server can compute a client's data."
     assert PARTIAL not in {one.verdict.word for one in both.cells}
 
 

@@ -11,7 +11,7 @@ import pytest
 from securefed import Dataset, Federation, chain
 from securefed._auditing.engine.explained_messages import explains, fall_back_on_guess, precision
 from securefed._auditing.engine.gathering import gather
-from securefed._auditing.engine.results import CLIENT, Attempt, RunFacts
+from securefed._auditing.engine.results import CLIENT, Attempt
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict
 from securefed.algorithms import SSI
 from securefed.attacks import PowerGram, Reconstruction, Target, views
@@ -87,12 +87,11 @@ def scores(leaks, explained):
 
 
 def test_what_stays_open_is_said_where_an_attack_explains_the_messages_and_finds_nothing() -> None:
-    facts = [RunFacts("pca/ssi", "plain", seed, 1.0, 1.0, 1.0, 1) for seed in range(10)]
     said = "the rest may be known: the messages leave open its scale"
     for leak, explained, named in ((-0.5, True, True), (1.0, True, False), (-0.5, False, False)):
         found = [replace(one, open="its scale") for one in scores([leak] * 10, [explained] * 10)]
-        (cell,) = gather(found, facts, {})
-        assert (said in cell.remarks) is named and ("gram/power leaves open its scale" in cell.note) is named
+        (cell,) = gather(found)
+        assert (said in cell.remarks) is named and ("its scale" in cell.reach.open) is named
 
 
 @pytest.mark.parametrize(
@@ -107,8 +106,7 @@ def test_what_stays_open_is_said_where_an_attack_explains_the_messages_and_finds
     ],
 )
 def test_a_stuck_search_is_never_called_safety_and_hides_no_leak(leaks, explained, word, mean) -> None:
-    facts = [RunFacts("pca/ssi", "plain", seed, 1.0, 1.0, 1.0, 1) for seed in range(len(leaks))]
-    (cell,) = gather(scores(leaks, explained), facts, {})
+    (cell,) = gather(scores(leaks, explained))
     assert (cell.verdict.word, cell.leakage.mean) == (word, pytest.approx(mean))
 
 

@@ -13,11 +13,9 @@ from securefed import defenses as functions
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import NOT_DETECTED, Interval, seeds_for, verdict
-from securefed._auditing.report.actions import actions
-from securefed._auditing.report.decision import decision
+from securefed._auditing.report.cards import conclusion, next_steps
 from securefed._auditing.report.held_settings import settings_of, to_paste
 from securefed._auditing.report.next_runs import advice_command, changed, open_runs, parsed
-from securefed._auditing.report.observers import observers
 from securefed._auditing.report.report_words import chance_text
 from securefed._catalogue import defenses
 from securefed._commands.cli import app
@@ -55,28 +53,32 @@ def test_results_that_scatter_ask_for_four_times_the_runs_and_say_which_leak_the
             if (seeds_for(wide.leakage, wide.null_leakage, level) or 99) <= 40
         )
         assert run.why == (
-            "SSI: the results of 10 runs scatter too much to tell. 40 runs, in about 4 minutes at the pace of this "
-            f"audit, would show a leak of {shown:g}."
+            "The results of 10 runs scatter too much to tell. 40 runs (about 4 minutes) would show a leak of "
+            f"{shown:g}."
         )
         assert run.command.endswith("--seeds 40 --out audit-seeds-40")
         told.append(shown)
     assert told == sorted(told) and told[0] == 0.1 and told[-1] >= 0.5
     (own,) = open_runs(replace(report(LEAK, scattered(0.15)), command=""))
-    assert "40 runs (all share `seconds`, so give 4 times as many) would show" in own.why and own.command == "seeds=40"
+    assert "40 runs (with 4 times the `seconds`) would show" in own.why and own.command == "seeds=40"
     assert open_runs(report(LEAK, scattered(0.01))) == []  # ten runs suffice
 
 
-def test_one_command_serves_all_algorithms_and_names_the_leak_that_it_would_show_in_each() -> None:
+def test_one_command_serves_all_algorithms_of_which_the_runs_show_as_small_a_leak() -> None:
     other = replace(scattered(0.6), algorithm="pca/faps")
     hopeless = replace(scattered(0.15, null=0.97), algorithm="pca/fedpg")
     twice = replace(scattered(0.01), view="changing survivors")  # ten runs of this view suffice: the other one counts
     made = report(LEAK, replace(LEAK, algorithm="pca/faps"), scattered(0.08), twice, other, hopeless)
-    (run,) = open_runs(replace(made, command=COMMAND))
-    assert run.why.startswith(
-        "SSI, FAPS and FedPG: the results of 10 runs scatter too much to tell. 40 runs would show a leak of 0.1 in SSI"
+    small, large, none = open_runs(replace(made, command=COMMAND))
+    assert (small.names, large.names, none.names) == ("SSI", "FAPS", "FedPG")
+    assert "40 runs would show a leak of 0.1." in small.why and "40 runs would show a leak of 0.5." in large.why
+    assert "40 runs would not tell. Guessing alone reaches 0.97" in none.why and none.command == ""
+    assert dict(parsed(small.command))["--algorithms"] == "pca/ssi"
+    alike = report(
+        LEAK, replace(LEAK, algorithm="pca/faps"), scattered(0.08), replace(scattered(0.08), algorithm="pca/faps")
     )
-    assert " and a leak of 0.5 in FAPS. In FedPG they would not tell; guessing alone reaches 0.97" in run.why
-    assert dict(parsed(run.command))["--algorithms"] == "pca/ssi,pca/faps"
+    (run,) = open_runs(replace(alike, command=COMMAND))
+    assert run.names == "SSI and FAPS" and dict(parsed(run.command))["--algorithms"] == "pca/ssi,pca/faps"
 
 
 def test_a_recording_has_as_many_runs_as_uploads() -> None:
@@ -85,12 +87,12 @@ def test_a_recording_has_as_many_runs_as_uploads() -> None:
     assert open_runs(replace(made, command=COMMAND))[0].command.endswith("--seeds 20 --out audit-seeds-20")
     made.settings["audit"]["recorded"] = 10  # type: ignore[index]
     (run,) = open_runs(replace(made, command=COMMAND))
-    assert run.command == "" and run.why.endswith("The recording holds no further uploads; record more rounds.")
+    assert run.command == "" and run.why.endswith("the recording holds no further uploads: record more rounds.")
 
 
 def test_where_no_number_of_runs_tells_the_report_says_what_would_help() -> None:
     (none,) = open_runs(report(LEAK, scattered(0.15, null=0.97)))
-    assert "40 would not tell; guessing alone reaches 0.97" in none.why and none.command == ""
+    assert "40 runs would not tell. Guessing alone reaches 0.97" in none.why and none.command == ""
 
 
 def test_the_command_is_the_audits_own_for_what_is_open_alone() -> None:
@@ -116,32 +118,6 @@ def test_a_search_that_failed_asks_for_a_smaller_case_and_not_for_more_runs() ->
     assert open_runs(replace(own, command=""))[0].command == ""  # an audit of the caller's own has no such argument
 
 
-@pytest.mark.parametrize(("seeds", "quiet"), [(1, "too few runs to say"), (3, "no leak found (3 runs)"), (10, None)])
-def test_few_runs_are_named_beside_every_verdict(seeds: int, quiet: str | None) -> None:
-    made = seeded(report(LEAK, cell("pca/ssi", "ddp", "sum only", 0.0)), seeds)
-    words = [group.words for row in observers(made) for group in row.cells[0]]
-    assert words[1] == (quiet or "no leak found")
-    assert words[0] == ("exposed" if seeds == 10 else f"exposed ({seeds} run{'s' * (seeds > 1)})")
-    assert ("That rests on" in decision(made)) == (seeds < 10)
-
-
-def test_a_stronger_observer_never_has_a_milder_verdict() -> None:
-    """The lying server's own attack found nothing; the honest server is not known, so neither is the lying one."""
-    stuck = cell("pca/ssi", "secure_aggregation", "sum only", -0.4, explained=0.0)
-    lying = cell("pca/ssi", "secure_aggregation", "active server", 0.0)
-    apart = cell("pca/ssi", "ddp", "active server", 0.0)
-    found = [(row.protections, row.party[:10], row.cells[0][0].words) for row in observers(report(lying, stuck, apart))]
-    assert found == [
-        ("Secure aggregation", "the server", "not known"),
-        ("Secure aggregation", "a server t", "not known"),
-        ("Distributed DP", "a server t", "no leak found"),  # under another protection
-    ]
-    helped = [cell("pca/ssi", "secure_aggregation", f"collusion({k})", leak) for k, leak in ((2, 1.0), (7, 0.0))]
-    assert {row.cells[0][0].words for row in observers(report(*helped))} == {"exposed"}
-    going = cell("pca/ssi", "secure_aggregation", "changing survivors", 1.0)
-    assert [row.cells[0][0].words for row in observers(report(lying, going))] == ["exposed", "no leak found"]
-
-
 def test_a_mean_that_is_no_finding_says_what_guessing_gives() -> None:
     wide = replace(scattered(0.1), leakage=Interval(0.51, 0.2, 0.8, 10, 0.4))
     quiet = replace(wide.verdict, word=NOT_DETECTED)
@@ -160,7 +136,7 @@ def test_advice_is_asked_on_the_same_data_and_settings() -> None:
     kept = ["--data", "my rows.csv", "--clients", "5", "--set", "a=1", "--standardise", "--acceptable", "0.1"]
     assert words == ["securefed", "advise", "pca/ssi", *kept]
     assert CliRunner().invoke(app, ["advise", *words[2:], "--help"]).exit_code == 0
-    assert actions(made)[-1].steps[0][1] == advice_command(made, "pca/ssi")
+    assert next_steps(made)[-1][2] == advice_command(made, "pca/ssi")
     assert advice_command(made, "my own") == "" and advice_command(replace(made, command=""), "pca/ssi") == ""
     sized = replace(made, command=changed(COMMAND, {"--rows-per-client": "1,16"}))
     sized.settings["pca/ssi (16 rows)"] = {**made.settings["pca/ssi"], "sizes": {"rows of client 0": 16}}  # type: ignore[index]
@@ -206,13 +182,13 @@ def test_messages_of_fewer_numbers_than_the_rows_are_not_asked_for_more_runs() -
     name = made.algorithms[0]
     made.settings[name] = {**made.settings[name], "secret": "samples", "sizes": sizes, "rounds": 20}  # type: ignore[index]
     first, second = open_runs(made)
-    assert "the messages of 20 rounds hold 620 numbers, the 280 rows of a client 8,400" in first.why
+    assert "The messages of 20 rounds hold 620 numbers and the 280 rows of a client 8,400" in first.why
     assert first.command.endswith("--membership --out audit-membership")
     assert second.command.endswith("--rows-per-client 20 --out audit-rows-per-client-20")
-    assert "since the messages hold fewer numbers than the attacked client's rows" in decision(made)
+    assert "hold 620 numbers and a client's 280 rows hold 8,400" in " ".join(conclusion(made))
     asked = open_runs(replace(made, command=f"{COMMAND} --membership"))
     assert [dict(parsed(run.command))["--rows-per-client"] for run in asked] == ["20"]
     both = replace(made, cells=(*made.cells, scattered(0.15)))
     assert len(open_runs(both)) == 3 and "too much" in open_runs(both)[-1].why  # many runs come last
     made.settings[name]["sizes"]["numbers a round"] = 420  # type: ignore[index]
-    assert "fewer numbers" not in decision(made) and "has fewer unknowns" in open_runs(made)[0].why
+    assert "equations alone" not in " ".join(conclusion(made)) and "fewer unknowns" in open_runs(made)[0].why

@@ -22,7 +22,7 @@ from securefed._auditing.gate.self_check import (
     check_tables,
     failures,
 )
-from securefed._auditing.report import comparison
+from securefed._auditing.report import audit_json
 from securefed._commands.cli import app
 from securefed.algorithms import DSGD, SSI, algorithms
 from securefed.attacks import FitRows, Reconstruction
@@ -100,7 +100,7 @@ def test_the_gate_passes_safety_and_fails_leaks_and_weak_audits() -> None:
     assert assert_leakage_below(0.95, found) is found
     with pytest.raises(AssertionError, match=r"not below 0\.9"):
         assert_leakage_below(0.9, product, clients, **arguments)
-    searched = [cell for cell in found.cells if cell.secret != "confirmation" and not cell.derived]
+    searched = [cell for cell in found.cells if cell.secret != "confirmation" and not cell.reach.derived]
     power = max(cell.verdict.detectable for cell in searched)
     tops = max(cell.leakage.high for cell in found.cells if cell.secret != "confirmation")
     assert tops < power  # so there are limits that the leakage stays below, but that the audit could not see
@@ -224,7 +224,7 @@ def test_a_gate_does_not_pass_where_no_attack_could_have_seen() -> None:
     with pytest.raises(AssertionError, match=r"samples: no attack would have seen.*16 unknowns"):
         assert_leakage_below(0.99, wide, secrets=["samples"])
     stepwise = audit(lambda rows, b: {"y": np.floor(9 * rows)}, rounds=1)
-    assert cell(stepwise, "generic/fit").explained == 0
+    assert cell(stepwise, "generic/fit").runs.explained == 0
     with pytest.raises(AssertionError, match="explained 0%"):
         assert_leakage_below(0.99, stepwise, secrets=["samples"])
     with pytest.raises(AssertionError, match=r"membership: no attack.*give `population`"):
@@ -240,8 +240,8 @@ def test_a_gate_does_not_pass_where_no_attack_could_have_seen() -> None:
 def test_the_report_of_an_own_algorithm_is_saved_as_that_of_a_registered_one(tmp_path) -> None:
     found = audit_algorithm(SSI(rank=2), clients, rounds=4, seeds=3)
     found.save(tmp_path)
-    saved = comparison.read(tmp_path / "audit.json")
-    assert [cell.verdict.word for cell in comparison.cells_of(saved)] == [cell.verdict.word for cell in found.cells]
+    saved = audit_json.read(tmp_path / "audit.json")
+    assert [cell.verdict.word for cell in audit_json.cells_of(saved)] == [cell.verdict.word for cell in found.cells]
     page = text((tmp_path / "audit.html").read_text())
     assert "Without protection, the server can compute" in page
     assert "Decide whether the server may know all clients' data together." in page

@@ -43,8 +43,8 @@ def clients(seed):
 )
 def test_one_attribute_or_one_record_in_the_clear_fails_a_gate_that_the_mean_passes(function, part) -> None:
     found = audit_algorithm(function, clients, start=START, rounds=1, seeds=4, view="server")
-    cells = [cell for cell in found.cells if cell.secret == "samples" and cell.part.startswith(part)]
-    assert cells and not any(cell.reconstructed for cell in cells)
+    cells = [cell for cell in found.cells if cell.secret == "samples" and cell.read.part.startswith(part)]
+    assert cells and not any(cell.read.whole for cell in cells)
     assert all(cell.verdict.word == "partial" for cell in cells)
     with pytest.raises(AssertionError, match=f"{part} of client . was reconstructed"):
         assert_leakage_below(0.9, found, secrets=["samples"])

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT, CUT
-from securefed._auditing.report.audit_page import render
-from securefed._auditing.report.decision import decision
-from securefed._auditing.report.first_screen import setup
-from securefed._auditing.report.observers import observers
+from securefed._auditing.engine.cell_parts import RunCounts
+from securefed._auditing.report.audit_page import render, setup
+from securefed._auditing.report.cards import conclusion
 from securefed._auditing.report.sureness import sureness
 from tests.auditing.page import text
 from tests.auditing.test_report import SMALL, cell, report
@@ -23,9 +22,9 @@ def cut(made: Report) -> Report:
 
 def test_rows_that_were_cut_stand_in_every_conclusion_and_beside_the_figures() -> None:
     made = cut(report(cell("step", "plain", "server", 1.0, "samples"), cell("step", "plain", "server", 1.0, "labels")))
-    assert decision(made).startswith(f"With {WORDS}: without protection, the server can compute a client's samples")
-    assert sureness(made)[0].startswith(f"Every figure is of {WORDS}, since the local step is too slow")
-    assert f"8 {WORDS}, each run 10 times" in setup(made)
+    assert conclusion(made)[0].startswith(f"Every figure is of {WORDS}, since the local step is too slow")
+    assert str(sureness(made)[0]).startswith(f"Every figure is of {WORDS}, since the local step is too slow")
+    assert f"8 {WORDS}, 10 runs of each" in setup(made)
     assert f", {WORDS}; 1 = exact" in str(made).splitlines()[0]
     page = text(render(made))
     assert f"Every figure is of {WORDS}. " in page[page.index("One client's secret") :]
@@ -38,17 +37,13 @@ def test_rows_that_were_not_cut_are_not_said_to_be() -> None:
 
 def test_a_figure_of_fewer_runs_is_named_and_membership_in_sums_is_a_leak() -> None:
     quiet = [cell("step", "secure_aggregation", "sum only", 0.0, name) for name in ("samples", "pooled samples")]
-    member = replace(cell("step", "secure_aggregation", "sum only", 0.5, "membership"), asked=10)
+    member = cell("step", "secure_aggregation", "sum only", 0.5, "membership", asked=10)
     few = replace(member, leakage=replace(member.leakage, seeds=1))
     made = report(cell("step", "plain", "server", 1.0, "samples"), *quiet, few)
     assert "no leak was detected" not in text(render(made))
-    words = [group.words for row in observers(made) for group in row.cells[-1]]
-    assert words == ["partly exposed (1 of 10 runs)"]
-    named = replace(quiet[0], asked=10, leakage=replace(quiet[0].leakage, seeds=7))
-    assert [group.words for row in observers(report(made.cells[0], named)) for group in row.cells[0]][1:] == [
-        "no leak found: samples (7 of 10 runs)"
-    ]
-    assert sureness(made)[0].startswith("Every figure is the mean of up to 10 runs")
-    assert "; where it rests on fewer, their number stands beside it." in sureness(made)[0]
-    assert sureness(report(*made.cells[:-1], member))[0].startswith("Every figure is the mean of 10 runs")
+    named = replace(quiet[0], runs=RunCounts(10, explained=1.0), leakage=replace(quiet[0].leakage, seeds=7))
+    assert "not detected 7 of 10 runs" in text(render(report(made.cells[0], named)))
+    fewer = "Where a figure rests on fewer runs, their number stands beside it."
+    assert fewer in [str(one) for one in sureness(made)]
+    assert fewer not in [str(one) for one in sureness(report(*made.cells[:-1], member))]
     assert "0.50 0.49 to 0.51 partial 1 of 10 runs" in text(render(made))

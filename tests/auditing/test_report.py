@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
-from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, Interval, Verdict, verdict
+from securefed._auditing.engine.cell_parts import Estimate, Reach, Read, RunCounts
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
+from securefed._auditing.engine.run_costs import RunCosts
+from securefed._auditing.engine.statistics import Interval, Verdict, verdict
 from securefed._auditing.gate.leakage_limits import leaks
-from securefed._auditing.report import charts, comparison
-from securefed._auditing.report.actions import actions, algorithm_actions
+from securefed._auditing.report import audit_json, charts, comparison
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.audit_page import render
-from securefed._auditing.report.decision import decision
+from securefed._auditing.report.cards import cards
 from securefed._auditing.report.selections import Remedy, remedies, strongest, worst
 from securefed.errors import DataError
 from tests.auditing.page import sections, tables, text
@@ -36,8 +38,19 @@ SETTING = {
 
 
 def cell(algorithm: str, defense: str, view: str, leak: float, secret: str = CLIENT, **changes: object) -> Cell:
+    """Make a cell of ten runs; the fields of its parts are given by their names."""
     found = Interval(leak, leak - 0.01, leak + 0.01, 10, 0.01)
     explained = float(changes.get("explained", 1.0))  # type: ignore[arg-type]
+    parts = {
+        "runs": RunCounts(exposed=10 if leak > 0.9 else 0, explained=1.0),
+        "figures": Estimate(1 - leak, 1 - leak, 1.0, 0.0, 1.0, 1, 1.0),
+        "read": Read(),
+        "reach": Reach(),
+    }
+    own = {}
+    for part, values in parts.items():
+        names = {field.name for field in fields(values)} & changes.keys()
+        own[part] = replace(values, **{name: changes.pop(name) for name in names})  # type: ignore[type-var]
     made = Cell(
         algorithm=algorithm,
         defense=defense,
@@ -46,28 +59,21 @@ def cell(algorithm: str, defense: str, view: str, leak: float, secret: str = CLI
         secret=secret,  # type: ignore[arg-type]
         leakage=found,
         null_leakage=NULL,
-        error=1 - leak,
-        error_median=1 - leak,
-        baseline_error=1.0,
         verdict=verdict(found, NULL, explained=explained),
-        utility=0.9,
-        bytes_per_client_round=100.0,
-        seconds_per_round=0.1,
-        epsilon=None,
-        failed=0,
-        exposed_seeds=10 if leak > 0.9 else 0,
-        residual=0.0,
-        rank=1.0,
-        unknowns=1,
-        condition=1.0,
-        explained=1.0,
+        **own,  # type: ignore[arg-type]
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def report(*cells: Cell) -> Report:
+def run(algorithm: str, defense: str, bytes_: float = 100.0, utility: float = 0.9, **more: object) -> RunCosts:
+    return RunCosts(algorithm, defense, "", utility, bytes_, 0.1, **more)  # type: ignore[arg-type]
+
+
+def report(*cells: Cell, costs: Sequence[RunCosts] = ()) -> Report:
     shared = {"data": "digits", "clients": 8, "seeds": 10, "epsilon": 8.0, "delta": 1e-5, "acceptable": 0.1}
     names = dict.fromkeys(c.algorithm for c in cells)
+    places = dict.fromkeys((c.algorithm, c.defense) for c in cells)
+    known = {(one.algorithm, one.defense) for one in costs}
     return Report(
         version="0",
         command="securefed audit",
@@ -75,6 +81,7 @@ def report(*cells: Cell) -> Report:
         settings=dict.fromkeys(names, SETTING) | {"audit": shared},
         cells=cells,
         facts=(),
+        costs=(*costs, *(run(*place) for place in places if place not in known)),
     )
 
 
@@ -85,13 +92,18 @@ def remedy(made: Report, algorithm: str, level: float) -> Remedy | None:
 
 SMALL = report(
     cell("pca/faps", "plain", "server", 0.4),
-    cell("pca/faps", "secure_aggregation", "sum only", 0.03, bytes_per_client_round=150.0),
-    cell("pca/faps", "dp", "sum only", -0.2, utility=0.5, bytes_per_client_round=160.0),
+    cell("pca/faps", "secure_aggregation", "sum only", 0.03),
+    cell("pca/faps", "dp", "sum only", -0.2),
     cell("pca/ssi", "plain", "server", 1.0),
-    cell("pca/ssi", "secure_aggregation", "sum only", 0.01, bytes_per_client_round=150.0),
-    cell("pca/ssi", "secure_aggregation", "sum only", 0.98, FEDERATION, bytes_per_client_round=150.0),
-    cell("pca/ssi", "secure_aggregation", "changing survivors", 0.62, bytes_per_client_round=150.0),
-    cell("pca/ssi", "dp", "sum only", -0.1, utility=0.5, bytes_per_client_round=160.0),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.01),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.98, FEDERATION),
+    cell("pca/ssi", "secure_aggregation", "changing survivors", 0.62),
+    cell("pca/ssi", "dp", "sum only", -0.1),
+    costs=[
+        run(name, *values)
+        for name in ("pca/faps", "pca/ssi")
+        for values in (("secure_aggregation", 150.0), ("dp", 160.0, 0.5))
+    ],
 )
 
 
@@ -105,7 +117,7 @@ def test_a_number_that_json_lacks_becomes_null_inside_an_interval_too() -> None:
 
 def test_every_cell_stands_under_its_own_defence_and_view() -> None:
     """`changing survivors` is first met in the second row, after columns of a later defence."""
-    defenses, views, faps, ssi = tables(render(SMALL))[1]
+    defenses, views, faps, ssi = tables(render(SMALL))[0]
     columns = list(zip(defenses, views, strict=True))
     changing = columns.index(("Secure aggregation", "changing survivors"))
     assert (faps[0], ssi[0]) == ("FAPS Gram matrix", "SSI Gram matrix")
@@ -119,8 +131,8 @@ def test_each_algorithm_has_its_section_with_actions_messages_and_costs() -> Non
     curve = {"algorithm": "pca/ssi", "title": "Error by rounds", "note": "Falls.", "series": {"power": series}}
     shown = sections(render(replace(SMALL, curves=(curve,))))
     for name, title in (("pca/ssi", "SSI"), ("pca/faps", "FAPS")):
-        (said,) = algorithm_actions(SMALL, name)
-        assert said in shown[title] and said.startswith("Use ")
+        (card,) = (one for one in cards(SMALL) if one.algorithm == name)
+        assert card.answer in text(render(SMALL)) and card.anchor == name.replace("/", "-")
         assert "A client sends" in shown[title]
         assert "bytes per client and round" in shown[title]
     assert "Error by rounds" in shown["SSI"] and "Error by rounds" not in shown["FAPS"]
@@ -140,40 +152,11 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     made = replace(report(quiet), membership=rows)
     made.settings["pca/ssi"] = SETTING | {"also attacked": "personal/network"}  # type: ignore[index]
     html = render(made)
-    _, _, _, _, members, (names, values), settings = tables(html)
+    _, _, _, members, (names, values), settings = tables(html)
     assert dict(zip(names, values, strict=True))["highest"] == "0.97"
     assert [row[-1] for row in members] == ["would show", "0.75", "none", ""]
     assert dict(zip(*settings, strict=True))["also attacked"] == "personal/network"
     assert "epsilon 8, delta 1e-05 for all rounds" in text(html)
-
-
-def test_the_decision_says_whether_a_row_can_be_told_and_what_the_attacker_must_know() -> None:
-    def row(defense: str, adversary: str, verdict: str, auc: float) -> dict[str, object]:
-        return {
-            "algorithm": "pca/ssi",
-            "defense": defense,
-            "adversary": adversary,
-            "verdict": verdict,
-            "auc": [auc] * 3,
-        }
-
-    made = report(cell("pca/ssi", "plain", "server", 0.01))
-    found = row("plain", "informed", "exposed", 1.0)
-    said = decision(replace(made, membership=(found, row("skellam", "informed", "not detected", 0.5))))
-    assert (
-        "Whoever knows all other rows, those of the other clients too, can tell from unprotected messages whether one "
-        "row (a patient) was in a client's data: right in 100% of comparisons, a coin in 50%. Sums do not stop this "
-        "attacker, who subtracts what it knows; of the kinds of noise tried, no test showed it."
-    ) in said
-    assert said.startswith("Whoever knows")  # no other leak was found
-    leaking = replace(report(cell("pca/ssi", "plain", "server", 0.97)), membership=(found,))
-    assert decision(leaking).startswith("Without protection, the server can compute a client's data. ")
-    unsure = decision(replace(made, membership=(found, row("skellam", "informed", "inconclusive", 0.6))))
-    assert "no test showed it" not in unsure
-    noised = decision(replace(made, membership=(row("skellam", "population", "partial", 0.7),)))
-    assert "what such rows are like, can tell in spite of skellam" in noised and "Sums do not stop" not in noised
-    quiet = replace(made, membership=(row("plain", "informed", "not detected", 0.5),))
-    assert decision(quiet) == decision(made)
 
 
 def test_batch_statistics_that_are_worse_than_a_guess_say_which_guess_and_why() -> None:
@@ -188,12 +171,12 @@ def test_batch_statistics_that_are_worse_than_a_guess_say_which_guess_and_why() 
 
 def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     stuck = cell("pca/faps", "plain", "server", -0.4, explained=0.0, residual=0.3)
-    assert algorithm_actions(report(stuck), "pca/faps") == []  # no protection was attacked
+    assert cards(report(stuck))[0].answer == "Not known, and no protection was tried"
     assert remedy(report(stuck), "pca/faps", 0.1) is None
     html = render(report(stuck))
     assert re.search(r'<td [^>]*class="cell unsure"[^>]*><b>attacks failed</b><span></span>', html)
-    assert re.search(r'<span class="word unsure">not known</span>', html)  # on the first screen
-    defence = next(row for row in tables(html)[2] if row[0] == "Plain")
+    assert re.search(r'<p class="answer unsure">', html)  # on the first screen
+    defence = next(row for row in tables(html)[1] if row[0] == "Plain")
     assert defence[1] == "inconclusive, residual 0.3"
     assert 'class="bar"' not in html  # the length of a bar would say something of the data
     blind = cell("pca/faps", "plain", "server", 0.0, attack="gram/consensus", explained=float("nan"))
@@ -208,8 +191,10 @@ def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_serv
     cheap = remedy(SMALL, "pca/faps", 0.1)
     assert cheap is not None
     assert (cheap.defense, cheap.bytes) == ("secure_aggregation", 1.5)
-    fewer_bytes = cell("pca/faps", "paillier", "sum only", 0.03, bytes_per_client_round=120.0)
-    beside = remedies(report(*SMALL.cells, fewer_bytes), "pca/faps", 0.1)  # it needs a key holder whom all trust
+    fewer_bytes = cell("pca/faps", "paillier", "sum only", 0.03)
+    beside = remedies(
+        report(*SMALL.cells, fewer_bytes, costs=[run("pca/faps", "paillier", 120.0), *SMALL.costs]), "pca/faps", 0.1
+    )  # it needs a key holder whom all trust
     assert [one.defense for one in beside] == ["secure_aggregation", "paillier", "dp"]
     changing = remedy(SMALL, "pca/ssi", 0.1)  # secure aggregation leaks where survivors change
     assert changing is not None
@@ -219,40 +204,6 @@ def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_serv
     generous = remedy(SMALL, "pca/ssi", 2.0)
     assert generous is not None
     assert generous.defense == "plain"
-
-
-def test_what_to_do_says_why_nothing_is_known_of_a_protection() -> None:
-    """Each cause alone: a failed search, scatter, a leak too small to be noticed. A leak that was found is none."""
-    plain = cell("pca/faps", "plain", "server", 1.0)
-    quiet = cell("pca/faps", "ddp", "sum only", 0.0)
-    missed = replace(quiet, verdict=Verdict(NOT_DETECTED, 0.43))
-    wide = replace(quiet, verdict=Verdict(INCONCLUSIVE, 3.0))
-    for one, why in (
-        (replace(wide, explained=0.0), "Under Distributed DP the attacks on FAPS failed."),
-        (wide, "Under Distributed DP the results of FAPS scatter too much to tell."),
-        (
-            replace(quiet, verdict=Verdict(NOT_DETECTED, math.nan)),
-            "Under Distributed DP one run does not say how small a leak of FAPS could have been missed.",
-        ),
-        (missed, "Under Distributed DP no leak of FAPS was found, but one below 0.43 could have been missed."),
-    ):
-        leaking = cell("pca/faps", "secure_aggregation", "sum only", 0.9)
-        (said,) = algorithm_actions(report(plain, leaking, one), "pca/faps")
-        assert said == f"Do not rely on a protection of FAPS yet. {why} That is no sign of safety."
-    two_views = report(plain, wide, replace(missed, view="changing survivors"))
-    assert "scatter too much to tell. That" in algorithm_actions(two_views, "pca/faps")[0]  # named once
-    told = replace(plain, secret="membership", verdict=Verdict("exposed", 0.1))
-    (said,) = algorithm_actions(report(plain, told, quiet), "pca/faps")
-    assert "Not all that plain messages give away was looked for under a protection." in said
-
-
-def test_the_section_and_the_first_screen_say_the_same_of_an_algorithm() -> None:
-    """One cause of an earlier contradiction: a protection that holds only while the same clients take part."""
-    alone = report(*SMALL.of("pca/ssi")[:-1])
-    (said,) = algorithm_actions(alone, "pca/ssi")
-    assert said.startswith("Use secure aggregation for SSI and keep the same clients in every round.")
-    assert said in [f"{one.what} {one.why}" for one in actions(alone)]
-    assert text(render(alone)).count(said) == 2
 
 
 def test_attacks_that_would_not_have_noticed_the_leak_show_no_remedy() -> None:
@@ -275,8 +226,10 @@ def test_a_small_leak_found_by_a_search_that_failed_is_the_least_that_leaks_and_
     found = cell("pca/faps", "secure_aggregation", "sum only", 0.08)
     assert found.verdict.word == "partial"
     assert remedy(report(found), "pca/faps", 0.1) is not None
-    assert remedy(report(replace(found, explained=math.nan)), "pca/faps", 0.1) is not None  # it does not check
-    assert remedy(report(replace(found, explained=0.0)), "pca/faps", 0.1) is None
+    assert (
+        remedy(report(replace(found, runs=RunCounts(explained=math.nan))), "pca/faps", 0.1) is not None
+    )  # it does not check
+    assert remedy(report(replace(found, runs=RunCounts(explained=0.0))), "pca/faps", 0.1) is None
 
 
 def test_membership_that_plain_messages_tell_must_be_attacked_under_a_remedy() -> None:
@@ -298,8 +251,9 @@ def test_a_collusion_does_not_count_against_a_remedy_for_the_server_alone() -> N
 
 
 def test_every_note_says_of_which_views_it_is() -> None:
-    first, second = (replace(cell("pca/ssi", "paillier", view, 0.0), note=f"note {view[0]}") for view in ("a", "b"))
-    html = render(report(first, second, replace(second, view="c")))
+    cells = [cell("pca/ssi", "paillier", view, 0.0) for view in ("a", "b", "c")]
+    costs = [replace(run("pca/ssi", "paillier", note=f"note {note}"), view=view) for view, note in ("aa", "bb", "cb")]
+    html = render(report(*cells, costs=costs))
     assert "Paillier (a): note a. Paillier (b, c): note b." in text(html)
 
 
@@ -314,8 +268,9 @@ def test_a_comparison_calls_a_change_only_beyond_both_intervals() -> None:
     after = report(
         cell("pca/faps", "plain", "server", 0.41),
         cell("pca/ssi", "plain", "server", 0.5),
-        cell("pca/ssi", "secure_aggregation", "sum only", 0.4, bytes_per_client_round=300.0),
+        cell("pca/ssi", "secure_aggregation", "sum only", 0.4),
         cell("pca/ssi", "paillier", "sum only", 0.0),
+        costs=[run("pca/ssi", "secure_aggregation", 300.0)],
     ).to_json()
     rows = {(r.algorithm, r.defense, r.view, r.secret): r for r in comparison.compare(before, after)}
     assert rows["pca/faps", "plain", "server", CLIENT].change == comparison.SAME
@@ -334,26 +289,27 @@ def test_what_is_not_an_audit_is_refused_by_name(tmp_path, text) -> None:
     path = tmp_path / "audit.json"
     path.write_text(text)
     with pytest.raises(DataError, match=r"audit\.json"):
-        comparison.read(path)
+        audit_json.read(path)
     path.write_text(json.dumps(SMALL.to_json()))
-    assert comparison.read(path)["version"] == "0"
+    assert audit_json.read(path)["version"] == "0"
 
 
-@pytest.mark.parametrize("written", [3, 0, "2", None])
+@pytest.mark.parametrize("written", [4, 0, "2", None])
 def test_an_audit_of_a_later_format_is_refused_with_what_to_do(tmp_path, written) -> None:
     path = tmp_path / "audit.json"
     path.write_text(json.dumps(SMALL.to_json() | {"format": written}))
-    with pytest.raises(DataError, match=rf"has format {written}, and this release reads formats 1 to 2; compare it"):
-        comparison.read(path)
+    with pytest.raises(DataError, match=rf"has format {written}, and this release reads formats 1 to 3; compare it"):
+        audit_json.read(path)
     now = SMALL.to_json()
     for values in (now, {key: v for key, v in now.items() if key != "format"}, now | {"advice": [ADVICE.to_json()]}):
         path.write_text(json.dumps(values))
-        read = comparison.read(path)
+        read = audit_json.read(path)
         assert len(read["cells"]) == len(SMALL.cells)
         assert not list(comparison.differences(read, now))  # earlier releases could keep advice in the file
 
 
 def test_the_costs_name_epsilon_also_where_no_attack_reads_what_it_covers() -> None:
-    cells = cell("pca/fedpg", "plain", "server", 1.0), cell("pca/fedpg", "dp", "sum only", 0.0, epsilon=NOT_COVERED)
-    costs = section(report(*cells), "pca/fedpg")["costs"]
+    cells = cell("pca/fedpg", "plain", "server", 1.0), cell("pca/fedpg", "dp", "sum only", 0.0)
+    made = report(*cells, costs=[run("pca/fedpg", "dp", epsilon=8.0, covered=("released",))])
+    costs = section(made, "pca/fedpg")["costs"]
     assert [row["figures"][-1] for row in costs] == ["", "8"]

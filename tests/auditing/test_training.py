@@ -17,8 +17,8 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, NOT_DETECTED
-from securefed._auditing.report import comparison
-from securefed._auditing.report.decision import decision
+from securefed._auditing.report import audit_json
+from securefed._auditing.report.cards import conclusion
 from securefed._auditing.training import training_seed_run
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
@@ -198,12 +198,12 @@ def test_a_sum_hides_the_statistics_of_one_client() -> None:
     assert cell(report, "sum only", "training/batch statistics").leakage.mean < 0.5
     counted = cell(report, "sum only", "training/last layer")  # of all clients together, which is the guess
     assert (counted.secret, counted.leakage.mean, counted.verdict.word) == ("labels", 0.0, NOT_DETECTED)
-    assert "they tell nothing more" in counted.bound
-    assert "a client's rows were not tested" in decision(report)
+    assert "they tell nothing more" in counted.reach.bound
+    assert "a client's rows were not tested" in " ".join(conclusion(report))
 
 
 def test_rows_that_were_attacked_are_not_said_to_be_untested() -> None:
-    assert "not tested" not in decision(of_descent())
+    assert "not tested" not in " ".join(conclusion(of_descent()))
 
 
 @pytest.mark.exhaustive
@@ -218,7 +218,7 @@ def test_the_report_is_saved_and_compared_like_any_other(tmp_path) -> None:
     of_descent().save(tmp_path)
     page = (tmp_path / "audit.html").read_text()
     assert "Share of rows recovered by rows a client" in page
-    read = comparison.read(tmp_path / "audit.json")
+    read = audit_json.read(tmp_path / "audit.json")
     assert {c["secret"] for c in read["cells"]} >= {"samples", "labels", "membership"}
 
 
@@ -307,7 +307,7 @@ def test_a_step_that_is_too_slow_is_audited_at_a_size_that_the_report_names() ->
     assert any("clients cut to their first 4 rows" in line for line in report.skipped)
     assert report.settings[report.algorithms[0]]["hyper-parameters"]["rows a client"] == "4"
     words = "clients cut to their first 4 rows (yours hold 16)"
-    assert words in str(report).splitlines()[0] and f"With {words}: " in decision(report)
+    assert words in str(report).splitlines()[0] and f"Every figure is of {words}" in " ".join(conclusion(report))
 
 
 def test_wrong_arguments_and_steps_are_refused_by_name() -> None:

@@ -267,7 +267,7 @@ def test_an_attack_that_returned_nothing_has_not_looked() -> None:
                 Place("loop", "plain", "server", seed, 0), name, [Reconstruction("labels", value)], [None],
                 lambda estimate: [judge_estimate("labels", estimate.value, truth, guess, relative_error(guess, truth))],
             )  # fmt: skip
-    words = {cell.attack: cell.verdict.word for cell in gather(result.attempts, result.facts, {}, 3)}
+    words = {cell.attack: cell.verdict.word for cell in gather(result.attempts, 3)}
     assert words == {"fails": "inconclusive", "looks": "not detected"}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from securefed import Ledger, Limits, Transcript
-from securefed._auditing.report import comparison
+from securefed._auditing.report import audit_json
 from securefed.attacks import views
 from securefed.defenses import secure_aggregation
 from securefed.errors import SecureFedError
@@ -26,7 +26,7 @@ def transcript(folder: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    assert {cell["verdict"] for cell in comparison.read(folder / "audit.json")["cells"]} >= {"exposed"}
+    assert {cell["verdict"] for cell in audit_json.read(folder / "audit.json")["cells"]} >= {"exposed"}
 
 
 def ledger(folder: Path) -> None:

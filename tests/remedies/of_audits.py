@@ -11,7 +11,7 @@ import torch
 
 from securefed import Dataset, audit_algorithm
 from securefed._auditing.own.function_algorithm import _checked_start
-from securefed._auditing.report.comparison import read
+from securefed._auditing.report.audit_json import read
 from tests.auditing.test_report import report
 from tests.remedies.followed import Followed, X, Y, arguments, evaluated, written
 

@@ -1,4 +1,4 @@
-"""Put an advice into two sentences: what to do, and what it costs.
+"""Put an advice into sentences of the table: what to do, what it costs, and what it leaves open.
 
 A setting is a defence at one size of federation. Its leak is 1 for exact data and 0 for a guess; `leak_upper` is the
 end of its interval, and `detectable` the smallest leak that the attacks would have shown. It holds if both are
@@ -10,24 +10,23 @@ smallest cohort at which it was, in a simulation. `search` writes `sentences` in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
-from securefed._auditing.advice.pooled_words import people_words, pooled_words
 from securefed._auditing.alerts.alert import REPEATED
 from securefed._auditing.engine.kept_utility import Kept, floor_sentence
-from securefed._auditing.engine.statistics import PARTIAL_FROM
+from securefed._auditing.engine.statistics import EXPOSED_FROM, PARTIAL_FROM
+from securefed._auditing.sentences.table import counted, say
 
 ALL, NONE, FAILED, UNKNOWN = "all", "none", "failed", "n/a"
-WORDS: Final = {
-    ALL: "all of the data may leak, since a run was reconstructed or the runs scatter too much for a bound",
-    NONE: "the runs scatter so much that no leak would have shown",
-    FAILED: "the attacks did not explain the messages, so that their silence says nothing",
-    UNKNOWN: "the setting did not run, or no attack reads what the server sees then",
-}
-"""Words that stand in a table of settings instead of a figure, and what each means."""
+"""Words that stand in a table of settings instead of a figure; the table of sentences has what each means."""
+WORDS: Final = (ALL, NONE, FAILED, UNKNOWN)
+
+
+def _say(reason: str, owner: str = "client", /, **places: object) -> str:
+    return say("advice", "some", owner, reason, **places)
 
 
 def leak_words(one: Setting) -> tuple[str, str, str]:
@@ -62,17 +61,13 @@ def floor_words(one: Setting) -> tuple[str, str, str]:
 def explained_words(tried: Sequence[Setting]) -> str:
     """Explain those of `WORDS` that the table of some settings has, in a sentence each."""
     used = {word for one in tried for word in (*leak_words(one), utility_words(one))}
-    return " ".join(f"`{word}`: {meaning}." for word, meaning in WORDS.items() if word in used)
+    return " ".join(_say(word) for word in WORDS if word in used)
 
 
 def noise_words(advice: Advice) -> str:
     """Say what a noised setting that is not shown to hold, marked `-` in the table, means; empty without one."""
-    if not any(one.epsilon is not None and not one.holds for one in advice.tried):
-        return ""
-    return (
-        f"Under noise epsilon holds whatever the attacks show: `-` there means that the attacks could not show that "
-        f"the setting holds, not that it leaks, unless the leak itself is above {advice.acceptable:g}."
-    )
+    noised = any(one.epsilon is not None and not one.holds for one in advice.tried)
+    return _say("noise", level=advice.acceptable) if noised else ""
 
 
 def record_rows(advice: Advice) -> list[tuple[str, str, str, str]]:
@@ -102,33 +97,44 @@ def sentences(
         largest: the largest cohort that was simulated; 0 for none.
     """
     if advised is not None:
-        return _do(advised, tried[0]), _costs(advised, tried)
+        return " ".join(_do(advised, tried[0])), " ".join(_costs(advised, tried))
     holding = [one for one in tried if one.holds]
-    lowest = min((one for one in tried if not math.isnan(one.leak_upper)), key=lambda one: one.leak_upper, default=None)
+    settings = counted(len(tried), "setting")
     if not holding:
-        known = "none of them could be measured"
-        if lowest is not None:
-            known = f"the lowest bound is {lowest.leak_upper:.2f}"
-            known += f", but {_missed(lowest)}" if lowest.leak_upper <= acceptable else ""
-        first = f"Of {len(tried)} settings none is shown to keep the leak at {acceptable:g} or less: {known}."
-        return (
-            first,
-            "To hide a whole client, do not train on these data at this size, or accept a larger leak; larger cohorts "
-            "were not attacked.",
-        )
+        first = _say("none holds", settings=settings, level=acceptable)
+        return f"{first} {' '.join(_lowest(tried, acceptable))}", _say("do not train")
     best = max(holding, key=lambda one: one.utility)
-    first = (
-        f"With {best.clients} clients {len(holding)} of {len(tried)} settings keep the leak at {acceptable:g} or less, "
-        f"but none is shown to keep {keep:.0%} of {_what_is_kept(best)}: the best, {best.defense}, has "
-        f"{best.utility:.3f}{_scatter(best)} "
-        f"where messages in the clear reach {best.utility_clear:.3f}. "
-    ) + " ".join(filter(None, (best.limits, pooled_words(best))))
+    sizes = {"clients": counted(best.clients, "client"), "holding": len(holding), "settings": settings}
+    kept = {"level": acceptable, "keep": keep}
+    above = {} if math.isnan(best.floor) else {"floor": best.floor}
+    said = (
+        _say("none kept above floor" if above else "none kept", **sizes, **kept, **above),
+        _say("best", defense=best.defense, utility=best.utility, clear=best.utility_clear),
+        *_scatter(best),
+        *_left_open(best),
+    )
+    return " ".join(said), _larger(holding, needed, largest)
+
+
+def _lowest(tried: Sequence[Setting], acceptable: float) -> Iterator[str]:
+    """Say how near settings come, none of which is shown to hold."""
+    lowest = min((one for one in tried if not math.isnan(one.leak_upper)), key=lambda one: one.leak_upper, default=None)
+    if lowest is None:
+        yield _say("unmeasured")
+        return
+    yield _say("lowest", bound=lowest.leak_upper)
+    if lowest.leak_upper <= acceptable:
+        yield _missed(lowest)
+
+
+def _larger(holding: Sequence[Setting], needed: int | None, largest: int) -> str:
+    """Say from which cohort on a setting is usable, as far as larger cohorts were simulated."""
     if needed is not None:
         which = min((one for one in holding if one.usable_from == needed), key=lambda one: one.epsilon or 0.0)
-        return first, f"From {needed} clients on {which.defense} is usable{_simulation(which)}."
-    if not largest:
-        return first, "Larger cohorts, in which noise costs less, were not simulated."
-    return first, f"No cohort of up to {largest} clients that was simulated makes one usable."
+        named = {"clients": counted(needed, "client"), "defense": which.defense}
+        more = {"simulated": which.simulated} if which.simulated else {}
+        return _say("from simulated" if more else "from", **named, **more)
+    return _say("no cohort", clients=counted(largest, "client")) if largest else _say("not simulated")
 
 
 def no_model_sentences(first: Setting, measure: str) -> tuple[str, str]:
@@ -138,24 +144,8 @@ def no_model_sentences(first: Setting, measure: str) -> tuple[str, str]:
         first: the setting without a defence, with its floor.
         measure: what the utility measures.
     """
-    return (
-        floor_sentence(measure, first.utility_clear, Kept(first.floor, first.floor_name, model=False)),
-        "So no setting is advised: do not train for this. More rows, more rounds or other settings may give a model "
-        "that is worth protecting; then ask again.",
-    )
-
-
-def _what_is_kept(one: Setting | RecordSetting) -> str:
-    """Say of what a usable setting keeps its share."""
-    return "the utility" if math.isnan(one.floor) else f"what the model adds to its floor of {one.floor:.3f}"
-
-
-def _kept(one: Setting | RecordSetting) -> str:
-    """Say what share of the utility above its floor is kept; empty where no floor is known."""
-    if math.isnan(one.share):
-        return ""
-    low = f" (at least {max(one.share_low, 0.0):.0%})" if math.isfinite(one.share_low) else ""
-    return f", {one.share:.0%}{low} of {_what_is_kept(one)}"
+    kept = Kept(first.floor, first.floor_name, model=False)
+    return floor_sentence(measure, first.utility_clear, kept), _say("no model")
 
 
 def nearest_sentence(advice: Advice) -> str:
@@ -163,72 +153,56 @@ def nearest_sentence(advice: Advice) -> str:
     one = advice.nearest
     if one is None:
         return ""
-    said = f"Nearest is {one.defense} with {_sizes(one, advice.tried[0])}: "
-    said += f"a leak of up to {one.leak_upper:.2f} is not excluded"
+    said = [*_sizes("nearest", one, advice.tried[0]), _say("not excluded", upper=one.leak_upper)]
     if not one.detectable <= advice.acceptable:
-        said += f", and {_missed(one)}"
-    said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear{_kept(one)}."
-    said += " " + " ".join(filter(None, (one.limits, pooled_words(one))))
+        said.append(_missed(one))
+    said += [*_utility(one), *_left_open(one)]
     larger = [s for s in advice.tried if s.usable_from is not None and s.epsilon is not None]
     if larger and not any(s.holds for s in advice.tried):
         first = min(larger, key=lambda s: (s.usable_from or 0, s.epsilon or 0.0, s.rounds))
-        said += (
-            f" From {first.usable_from} clients on, noise of epsilon {first.epsilon:g} in {first.rounds} "
-            f"round{'s' * (first.rounds != 1)} keeps {advice.keep:.0%} of {_what_is_kept(first)}{_simulation(first)}; "
-            "its leak there was not measured."
-        )
-    return said
+        sizes = {"clients": counted(first.usable_from or 0, "client"), "rounds": counted(first.rounds, "round")}
+        said.append(_say("from noise", **sizes, epsilon=first.epsilon, keep=advice.keep))
+    return " ".join(said)
 
 
 def _missed(one: Setting) -> str:
     """Say which leaks the attacks on a setting might have missed."""
-    smaller = "of any size" if math.isnan(one.detectable) else f"below {min(one.detectable, 1.0):.2f}"
-    return f"the attacks might have missed a leak {smaller}"
+    return _say("missed any") if math.isnan(one.detectable) else _say("missed", size=min(one.detectable, 1.0))
 
 
-def _scatter(one: Setting | RecordSetting) -> str:
-    """Say how much the utility of single runs scatters; empty where that is not known."""
+def _scatter(one: Setting | RecordSetting) -> list[str]:
+    """Say how much the utility of single runs scatters; nothing where that is not known."""
     deviation = one.utility_deviation
-    return "" if math.isnan(deviation) else f" on average (standard deviation of single runs {deviation:.3f})"
+    return [] if math.isnan(deviation) else [_say("scatter", deviation=deviation)]
 
 
-def _simulation(one: Setting) -> str:
-    """Say on what the smallest usable cohort of a setting was simulated."""
-    found = f" ({one.simulated})" if one.simulated else ""
-    return f", in a simulation with rows drawn from yours{found}"
+def _utility(one: Setting | RecordSetting) -> Iterator[str]:
+    """Say what utility a setting reaches, and what share of it above the floor is kept."""
+    lost = one.utility_clear - one.utility
+    if round(lost, 3) > 0:
+        yield _say("less", utility=one.utility, lost=lost)
+    else:
+        yield _say("no less", utility=one.utility)
+    yield from _scatter(one)
+    if not math.isnan(one.share):
+        low = {"low": max(one.share_low, 0.0)} if math.isfinite(one.share_low) else {}
+        yield _say("kept at least" if low else "kept", share=one.share, floor=one.floor, **low)
 
 
 def record_sentence(advice: Advice) -> str:
     """Say what noise that hides single rows of a client costs, and what it hides; or why none was tried."""
     one = advice.record
     if one is not None:
-        lost = one.utility_clear - one.utility
-        kept = f"{lost:.3f} less than" if round(lost, 3) > 0 else "no less than"
-        return (
-            "If it is enough to hide each single row (a patient) and not a whole client: use "
-            f"{one.algorithm} with epsilon {one.epsilon:g} (delta {one.delta:g}) for a row. Its utility is "
-            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear{_kept(one)}. An attacker who knows all "
-            "other rows and sees "
-            "every message then tells whether a row was there in at most "
-            f"{_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
-            f"have in common is not hidden.{_repeated(advice)} The table of single rows has the other epsilons."
-        )
+        noise = {"algorithm": one.algorithm, "epsilon": one.epsilon, "delta": one.delta}
+        said = [_say("use", "record", **noise), *_utility(one), _say("guess", "record", cases=_of_100(one.guess))]
+        if any(alert.kind == REPEATED for alert in advice.alerts):  # a row is no patient here
+            said.append(_say("repeated", "record"))
+        return " ".join([*said, _say("table", "record")])
     if not advice.records:
         return advice.records_note
     best = max(advice.records, key=lambda one: one.utility)
     tried = ", ".join(f"{one.epsilon:g}" for one in advice.records)
-    return (
-        f"Noise that hides single rows, at epsilon {tried} for a row, does not keep {advice.keep:.0%} of "
-        f"{_what_is_kept(best)} either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More "
-        "rows a client, or fewer rounds and local steps, need less noise."
-    )
-
-
-def _repeated(advice: Advice) -> str:
-    """Say that a row is no patient here, where rows repeat others; empty otherwise."""
-    if not any(alert.kind == REPEATED for alert in advice.alerts):
-        return ""
-    return " Rows repeat others here (see the alert): of a patient with k rows about as much is told as at k epsilon."
+    return " ".join([_say("none", "record", epsilons=tried, keep=advice.keep), *_utility(best)])
 
 
 @dataclass(frozen=True)
@@ -277,24 +251,18 @@ def smallest_sentence(one: Setting | RecordSetting | None) -> str:
     """Say what a setting means for the client with fewest rows; empty where all clients have as many."""
     if one is None or not one.smallest_rows:
         return ""
-    rows = f"{one.smallest_rows} training row{'s' * (one.smallest_rows != 1)}"
+    rows = counted(one.smallest_rows, "training row")
     if isinstance(one, RecordSetting):
-        return (
-            f"For the smallest client ({rows}) epsilon of a row is the same {one.epsilon:g}, since every local step "
-            "uses all rows; its own update is the noisiest."
-        )
-    promise = f" Epsilon {one.epsilon:g} holds for it as for every client." if one.epsilon is not None else ""
+        return _say("record", "smallest", rows=rows, epsilon=one.epsilon)
+    promise = [_say("epsilon", "smallest", epsilon=one.epsilon)] if one.epsilon is not None else []
     if not one.smallest_runs or math.isnan(one.smallest_leak):
-        return f"No attack applied to the smallest client ({rows}), so that nothing is known of its leak.{promise}"
-    times = "1 run" if one.smallest_runs == 1 else f"{one.smallest_runs} runs"
+        return " ".join([_say("no attack", "smallest", rows=rows), *promise])
+    runs = {"rows": rows, "runs": counted(one.smallest_runs, "run")}
     leak = leak_words(replace(one, leak=one.smallest_leak))[0]
     if leak == FAILED:
-        said = f"On the smallest client ({rows}, {times}) the attacks failed, so that nothing is known of its leak."
-        return f"{said}{promise}"
-    bound = (
-        "" if math.isnan(one.smallest_upper) else f", {min(one.smallest_upper, 1.0):.2f} at most with 95 % confidence"
-    )
-    return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured{bound}.{promise}"
+        return " ".join([_say("failed", "smallest", **runs), *promise])
+    most = {} if math.isnan(one.smallest_upper) else {"upper": min(one.smallest_upper, 1.0)}
+    return " ".join([_say("leak at most" if most else "leak", "smallest", leak=leak, **runs, **most), *promise])
 
 
 def pooled_lines(advice: Advice) -> list[str]:
@@ -305,11 +273,38 @@ def pooled_lines(advice: Advice) -> list[str]:
     said = " ".join(one.words for one in answers(advice))
     found: dict[str, list[str]] = {}
     for one in advice.tried:
-        words, mark = (pooled_words(one), "+") if one.holds else (people_words(one), "-")
+        words, mark = (" ".join(_pooled(one)), "+") if one.holds else (" ".join(_people(one)), "-")
         if words and words not in said:
-            name = f"{one.defense}, {one.rounds} round{'s' * (one.rounds != 1)}"
-            found.setdefault(f"{mark} {{}}: {words}", []).append(name)
-    return [line.replace("{}", "; ".join(names), 1) for line, names in found.items()]
+            found.setdefault(f"{mark} {{}}: {words}", []).append(f"{one.defense}, {counted(one.rounds, 'round')}")
+    return [line.replace("{}", " / ".join(names), 1) for line, names in found.items()]
+
+
+def _pooled(one: Setting) -> Iterator[str]:
+    """Say what was measured of all clients' data together, of people in it, and of membership.
+
+    A setting that hides single clients may still open the sums, in which people stand: so no sentence that gives a
+    leak of one client's data goes without these.
+    """
+    if math.isnan(one.pooled_leak) and math.isnan(one.people_leak):
+        yield _say("not attacked", "everyone")
+    elif one.pooled_leak >= EXPOSED_FROM:
+        yield _say("exposed", "everyone", leak=one.pooled_leak)
+    elif not math.isnan(one.pooled_leak):
+        yield _say("leak", "everyone", leak=max(one.pooled_leak, 0.0))
+    yield from _people(one)
+    if one.member_leak > PARTIAL_FROM:
+        yield _say("members", "everyone", leak=one.member_leak)
+
+
+def _people(one: Setting) -> Iterator[str]:
+    """Say which people are read in the sums of a setting, if any are."""
+    if one.people_leak > PARTIAL_FROM:
+        yield _say("people", "everyone", who=one.people, leak=one.people_leak)
+
+
+def _left_open(one: Setting) -> list[str]:
+    """Say for which schedule a leak was measured, and what it leaves open of all clients."""
+    return [*([one.limits] if one.limits else []), *_pooled(one)]
 
 
 def _of_100(chance: float) -> int:
@@ -317,49 +312,44 @@ def _of_100(chance: float) -> int:
     return math.ceil(100 * chance - 1e-9)
 
 
-def _sizes(one: Setting, asked: Setting, where: str = "") -> str:
-    """Say the clients, rows and rounds of a setting, and beside each that differs what the user asked for.
+def _sizes(reason: str, one: Setting, asked: Setting) -> Iterator[str]:
+    """Name a setting with its clients, rows and rounds, and what the user asked for where that differs.
 
     Args:
+        reason: of the sentence that names it.
         one: the setting.
         asked: the first setting of the search, which has the user's own sizes; a size of 0 is not known.
-        where: words after the number of rows that say whose rows these are, such as " at the attacked one".
     """
-    sizes = (
-        (one.clients, asked.clients, "client", ""),
-        (one.rows_per_client, asked.rows_per_client, "row", where),
-        (one.rounds, asked.rounds, "round", ""),
-    )
-    return ", ".join(
-        f"{used} {word}{'s' * (used != 1)}{end}{f' in place of your {planned}' if planned not in (used, 0) else ''}"
-        for used, planned, word, end in sizes
-    )
+    rows = counted(one.rows_per_client, "row")
+    sizes = {"clients": counted(one.clients, "client"), "rows": rows, "rounds": counted(one.rounds, "round")}
+    yield _say(reason, defense=one.defense, **sizes)
+    for used, planned, noun in (
+        (one.clients, asked.clients, "client"),
+        (one.rows_per_client, asked.rows_per_client, "row"),
+        (one.rounds, asked.rounds, "round"),
+    ):
+        if planned not in (used, 0):
+            yield _say("asked", planned=counted(planned, noun))
 
 
-def _do(advised: Setting, asked: Setting) -> str:
+def _do(advised: Setting, asked: Setting) -> Iterator[str]:
     """Name the advised setting, its leak and its epsilon; `asked` is the setting of the user's own sizes."""
+    yield from _sizes("use", advised, asked)
     if math.isnan(advised.leak):
-        leak = "no leak measured"
+        yield _say("no leak")
     else:
-        leak = f"a leak of {advised.leak:.2f} was measured, {advised.leak_upper:.2f} at most with 95 % confidence"
-    sizes = _sizes(advised, asked, " at the attacked one")
-    promise = ""
+        yield _say("leak", leak=advised.leak, upper=advised.leak_upper)
     if advised.epsilon is not None:
-        of = "" if advised.delta is None else f" (delta {advised.delta:g})"
-        promise = f", and epsilon {advised.epsilon:g}{of} holds against the server"
-    said = f"Use {advised.defense} with {sizes}: {leak}{promise}."
-    return " ".join(filter(None, (said, advised.limits, pooled_words(advised))))
+        delta = {} if advised.delta is None else {"delta": advised.delta}
+        yield _say("epsilon delta" if delta else "epsilon", epsilon=advised.epsilon, **delta)
+    yield from _left_open(advised)
 
 
-def _costs(advised: Setting, tried: Sequence[Setting]) -> str:
+def _costs(advised: Setting, tried: Sequence[Setting]) -> Iterator[str]:
     """Say what the advised setting costs: utility, bytes beside those of the first setting (no defence), and time."""
-    lost = advised.utility_clear - advised.utility
-    utility = f"The utility is {advised.utility:.3f}{_scatter(advised)}"
-    utility += f", {lost:.3f} less than in the clear" if round(lost, 3) > 0 else ", no less than in the clear"
-    utility += _kept(advised)
-    plain = tried[0]
-    times = f" ({advised.bytes_up / plain.bytes_up:.1f} times)" if plain.bytes_up > 0 else ""
-    return (
-        f"{utility}; a client sends {advised.bytes_up:,.0f} bytes a round{times}, and a round of all clients takes "
-        f"{advised.seconds_per_round:.2g} s in one process."
-    )
+    yield from _utility(advised)
+    plain, costs = tried[0], {"bytes": advised.bytes_up, "seconds": advised.seconds_per_round}
+    if plain.bytes_up > 0:
+        yield _say("times", **costs, times=advised.bytes_up / plain.bytes_up)
+    else:
+        yield _say("bytes", **costs)

@@ -8,7 +8,7 @@ setting whose threshold allows them is advised for a cohort that stays the same.
 from __future__ import annotations
 
 from securefed._auditing.advice.candidates import Candidate
-from securefed._auditing.engine.allowed_views import KEPT, Allowance, judge, limits_of
+from securefed._auditing.engine.allowed_views import KEPT, Allowance, judge
 from securefed._auditing.engine.defense_names import PLAIN
 from securefed.attacks.views import SMALLEST_SUM
 
@@ -20,4 +20,4 @@ def limits(candidate: Candidate, *, holds: bool) -> str:
     sizes = candidate.clients, candidate.threshold, candidate.colluding, candidate.rounds
     setting = Allowance(candidate.defense, *sizes, summed=candidate.defense != PLAIN)
     found = dict.fromkeys((*setting.same_clients, SMALLEST_SUM), KEPT)
-    return limits_of({("", candidate.defense): judge(setting, found)})
+    return " ".join(judge(setting, found).limits)

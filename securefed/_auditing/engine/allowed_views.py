@@ -8,10 +8,12 @@ tested. The page, the terminal, `audit.json` and the advice take their words fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from securefed._auditing.sentences.names import in_sentence
+from securefed._auditing.sentences.table import counted, listed, say
 from securefed.attacks import views
 
 Word = Literal["held", "fixed", "leaks", "unknown", "not tested"]
@@ -31,7 +33,6 @@ _PARTIES: Final = {
     LATE: "sums that a client joins after the first round",
 }
 """By view, the messages that its attacker reads, as named in a sentence."""
-SAME_CLIENTS: Final = "as long as the same clients take part in every round"
 
 
 def default_threshold(clients: int) -> int:
@@ -106,25 +107,30 @@ class Ruling:
     untested: tuple[str, ...] = ()
 
     @property
-    def limits(self) -> tuple[str, ...]:
-        """Clauses beside `held` and `fixed` that say when the word is true and what it does not cover."""
+    def reservations(self) -> tuple[tuple[str, dict[str, str]], ...]:
+        """Say when `held` and `fixed` are true and what they do not cover, as reasons and places of sentences."""
         if self.word not in ("held", "fixed"):
             return ()
-        clauses = [SAME_CLIENTS] if self.word == "fixed" else []
-        clauses += [f"where clients stay away, {_named(self.failed)} leak"] if self.failed else []
-        clauses += [f"it is not known what {_named(self.blind)} give away"] if self.blind else []
-        clauses += [f"not tested: {_named(self.untested)}"] if self.untested else []
-        if self.setting.defense in KEY_HOLDERS:
-            clauses.append("as long as the key holder does not help the server")
-        return (*clauses, *self.collusion)
+        more = self.setting.colluders + 1
+        seen = (("leaks", self.failed), ("not known", self.blind), ("not tested", self.untested))
+        return (
+            *((("same clients", {}),) if self.word == "fixed" else ()),
+            *(
+                (reason, {"views": listed(_PARTIES.get(view, view) for view in found)})
+                for reason, found in seen
+                if found
+            ),
+            *((("key holder", {}),) if self.setting.defense in KEY_HOLDERS else ()),
+            *((("collusion", {"clients": counted(more, "client")}),) if self.setting.summed else ()),
+        )
 
     @property
-    def collusion(self) -> tuple[str, ...]:
-        """A clause on the clients that could open a sum together with the server; none without sums."""
-        more = self.setting.colluders + 1
-        if not self.setting.summed:
-            return ()
-        return (f"{more} client{'s' * (more > 1)} or more together with the server may open it",)
+    def limits(self) -> tuple[str, ...]:
+        """Sentences beside `held` and `fixed` that say when the word is true and what it does not cover."""
+        name = in_sentence(self.setting.defense)
+        return tuple(
+            say("limit", "some", "client", reason, protections=name, **places) for reason, places in self.reservations
+        )
 
     def to_json(self) -> dict[str, object]:
         """Convert to JSON values."""
@@ -157,33 +163,3 @@ def judge(setting: Allowance, found: Mapping[str, str]) -> Ruling:
     if states != {KEPT}:
         word = "leaks" if LEAKS in states else "unknown" if BLIND in states else "not tested"
     return Ruling(word, setting, failed, blind, untested)
-
-
-def limits_of(rulings: Mapping[tuple[str, str], Ruling]) -> str:
-    """Say in a sentence what the verdicts on several settings do not cover; empty if they cover everything.
-
-    Args:
-        rulings: by (algorithm, protection), both as named in a sentence, the verdict on the setting.
-    """
-    shared: dict[str, list[tuple[str, str]]] = {}  # by clause, the settings that it is true of
-    for key, ruling in rulings.items():
-        for clause in ruling.limits:
-            shared.setdefault(clause, []).append(key)
-    text = "; ".join(f"{clause}{_of_whom(keys, list(rulings))}" for clause, keys in shared.items())
-    return f"That is true so far: {text}." if text else ""
-
-
-def _of_whom(keys: Sequence[tuple[str, str]], among: Sequence[tuple[str, str]]) -> str:
-    """Name in brackets the algorithms and protections that a clause is true of; empty where it is true of all."""
-    if len(keys) == len(among):
-        return ""
-    parts = []
-    for place in (0, 1):
-        names = list(dict.fromkeys(key[place] for key in keys))
-        if len(names) < len({key[place] for key in among}):
-            parts.append(", ".join(names))
-    return f" ({'; '.join(parts)})"
-
-
-def _named(seen: tuple[str, ...]) -> str:
-    return " and ".join(_PARTIES.get(view, view) for view in seen)

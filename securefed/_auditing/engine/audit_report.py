@@ -24,7 +24,8 @@ from securefed._auditing.engine.audit_result import AUDIT, FORMAT, AuditResult, 
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import missing
 from securefed._auditing.engine.kept_utility import utilities
-from securefed._auditing.engine.results import RunFacts, finite_or_none
+from securefed._auditing.engine.results import finite_or_none
+from securefed._auditing.engine.run_costs import costs_of
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._persistence.file_errors import storage_errors
 
@@ -75,9 +76,9 @@ class Report(AuditResult):
     @property
     def conclusion(self) -> str:
         """Sentences on what unprotected messages give away, whether a protection holds, and what was not tested."""
-        from securefed._auditing.report.decision import decision  # noqa: PLC0415 - sentences are made of reports
+        from securefed._auditing.report.cards import conclusion  # noqa: PLC0415 - sentences are made of reports
 
-        return decision(self)
+        return " ".join(conclusion(self))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; the pictures are left out."""
@@ -97,7 +98,8 @@ class Report(AuditResult):
             "smallest": [one.cell.to_json() | {"rows": [one.least, one.most]} for one in self.smallest],
             "utilities": {name: finite_or_none(asdict(found)) for name, found in self.utilities.items()},
             "cells": [cell.to_json() for cell in self.cells],
-            "runs": [{key: finite_or_none(value) for key, value in asdict(fact).items()} for fact in self.facts],
+            "costs": [finite_or_none(asdict(run)) for run in self.costs],
+            "runs": [finite_or_none(asdict(fact)) for fact in self.facts],
             "held": settings_judged(self),
             "missing": [asdict(item) for item in self.missing],
             **{
@@ -154,26 +156,25 @@ def make_report(
         command=command,
         environment=environment(),
         settings={subject.name: subject.describe() for subject in subjects} | {AUDIT: shared},
-        cells=tuple(gather(attempts, facts, covered, shared["seeds"])),
+        cells=tuple(gather(attempts, shared["seeds"])),
+        costs=costs_of(facts, covered),
         facts=tuple(facts),
         artifacts=tuple(artifact for result in results for artifact in result.artifacts),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        smallest=tuple(_smallest(results, facts, covered, shared["seeds"])),
+        smallest=tuple(_smallest(results, shared["seeds"])),
         utilities=utilities(names, facts, [one for result in results for one in result.floors]),
         missing=missing(names, defenses, shared["seeds"], attempts, gaps, unfit) + more.pop("missing", ()),
         **more,
     )
 
 
-def _smallest(
-    results: Sequence[SeedResult], facts: Sequence[RunFacts], covered: Mapping[str, Collection[str]], seeds: int
-) -> Iterator[SmallestClient]:
-    """Gather the attacks on the smallest client, which run beside the runs whose costs are known."""
+def _smallest(results: Sequence[SeedResult], seeds: int) -> Iterator[SmallestClient]:
+    """Gather the attacks on the smallest client."""
     attempts = [attempt for result in results for attempt in result.smallest]
     rows: dict[str, list[int]] = {}
     for attempt in attempts:
         rows.setdefault(attempt.algorithm, []).append(attempt.rows)
-    for cell in gather(attempts, facts, covered, seeds):
+    for cell in gather(attempts, seeds):
         yield SmallestClient(min(rows[cell.algorithm]), max(rows[cell.algorithm]), cell)
 
 

@@ -14,15 +14,19 @@ from securefed._auditing.alerts.data_sheet import DataSheet
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.kept_utility import AlgorithmUtility
 from securefed._auditing.engine.results import Artifact, Cell, RunFacts
+from securefed._auditing.engine.run_costs import RunCosts
 from securefed.errors import ConfigError
 
 AUDIT: Final = "audit"
 """Key of `AuditResult.settings` that holds what all algorithms share, beside one key for each algorithm."""
-FORMAT: Final = 2
-"""Format of `audit.json`. Format 1 had no number; `comparison.read` reads both and refuses later ones."""
+FORMAT: Final = 3
+"""Format of `audit.json`. Format 1 had no number; in formats 1 and 2 a cell held all its figures side by side, and the
+costs of its run. `audit_json.read` reads all three and refuses later ones."""
 CUT: Final = "rows cut"
 """Key, among what all algorithms share, of [rows that each client kept, rows that the largest client holds]; it is
 there only if clients were cut for lack of time."""
+
+_UNKNOWN: Final = RunCosts("", "")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class AuditResult:
         settings: what each algorithm ran with, and under `AUDIT` what all of them share.
         cells: the results.
         facts: costs of the runs.
+        costs: the same as means over the runs of each algorithm and defence.
         curves: errors against the number of rounds seen, as `round_curves` makes them.
         tradeoffs: leakage and utility against epsilon, by algorithm.
         membership: rates of record and client membership, where they were asked for.
@@ -72,6 +77,7 @@ class AuditResult:
     settings: Mapping[str, Mapping[str, Any]]
     cells: tuple[Cell, ...]
     facts: tuple[RunFacts, ...]
+    costs: tuple[RunCosts, ...] = ()
     curves: tuple[Mapping[str, Any], ...] = ()
     tradeoffs: tuple[Mapping[str, Any], ...] = ()
     membership: tuple[Mapping[str, Any], ...] = ()
@@ -103,7 +109,12 @@ class AuditResult:
         cells = [cell for cell in self.cells if cell.secret != "confirmation"]
         if not cells:
             raise ConfigError(f"no attack applied to {', '.join(self.algorithms)}: {'; '.join(self.skipped)}")
-        return max(cells, key=lambda cell: (round(cell.leakage.mean, 3), not cell.derived))
+        return max(cells, key=lambda cell: (round(cell.leakage.mean, 3), not cell.reach.derived))
+
+    def cost(self, cell: Cell) -> RunCosts:
+        """Return what the runs behind a cell cost; all unknown where nothing is known of them."""
+        own = [run for run in self.costs if (run.algorithm, run.defense) == (cell.algorithm, cell.defense)]
+        return next((run for view in (cell.view, "") for run in own if run.view == view), _UNKNOWN)
 
     def of(self, algorithm: str) -> tuple[Cell, ...]:
         """Select the cells of one algorithm."""

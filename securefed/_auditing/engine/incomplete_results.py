@@ -17,7 +17,7 @@ from typing import Final
 
 from securefed._auditing.engine.results import Attempt
 from securefed._auditing.engine.seed_result import Gap
-from securefed._auditing.report.report_words import short, short_defense
+from securefed._auditing.sentences.names import short, short_defense
 
 UNTRIED: Final = "no chosen attack looks at any of its views"
 """Reason for a defence under which nothing was attacked and nothing was refused."""

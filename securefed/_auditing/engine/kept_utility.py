@@ -18,6 +18,7 @@ from scipy.special import stdtrit
 
 from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedFloors
+from securefed._auditing.sentences.table import NOTHING, say
 from securefed._tensors import Array
 
 LEVEL: Final = 0.05
@@ -160,9 +161,6 @@ def floor_sentence(measure: str, clear: float, found: Kept) -> str:
     """
     if math.isnan(found.floor):
         return ""
-    both = f"in the clear the {measure} is {clear:.3f}, and {found.name} reaches {found.floor:.3f}"
-    if found.model:
-        return f"Floor of the utility: {both}. A defence is judged by the share of the difference that it keeps."
-    if clear <= found.floor:
-        return f"There is no model to protect here: {both}."
-    return f"The runs do not show that there is a model to protect here: {both}, which the runs' scatter may explain."
+    reason = "model" if found.model else "no model" if clear <= found.floor else "not shown"
+    places = {"measure": measure, "clear": clear, "name": found.name, "floor": found.floor}
+    return say("floor", NOTHING, NOTHING, reason, **places)

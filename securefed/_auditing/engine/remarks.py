@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
+from securefed._auditing.engine.cell_parts import Reach, Read, RunCounts
 from securefed._auditing.engine.column_scores import first_few
 from securefed._auditing.engine.statistics import (
     EXPOSED_FROM,
@@ -18,6 +19,8 @@ from securefed._auditing.engine.statistics import (
     Verdict,
     reaches_far,
 )
+from securefed._auditing.sentences.table import NOTHING, say
+from securefed.attacks.views import SERVER_VIEW
 
 
 class Judged(Protocol):
@@ -30,61 +33,69 @@ class Judged(Protocol):
     @property
     def null_leakage(self) -> Interval: ...
     @property
-    def bound(self) -> str: ...
+    def secret(self) -> str: ...
     @property
-    def worse_than(self) -> str: ...
+    def view(self) -> str: ...
     @property
-    def open(self) -> str: ...
+    def runs(self) -> RunCounts: ...
     @property
-    def without(self) -> str: ...
+    def read(self) -> Read: ...
     @property
-    def asked(self) -> int: ...
-    @property
-    def explained(self) -> float: ...
-    @property
-    def residual(self) -> float: ...
-    @property
-    def reconstructed(self) -> bool: ...
+    def reach(self) -> Reach: ...
     @property
     def given_away(self) -> str: ...
-    @property
-    def highest(self) -> float: ...
-    @property
-    def part(self) -> str: ...
-    @property
-    def columns(self) -> Sequence[str]: ...
+    def figure(self, name: str) -> float: ...
+
+
+def worse_than(cell: Judged) -> str:
+    """Say what guess a client's batch statistics were read worse than, and why; empty elsewhere."""
+    if cell.secret != "statistics" or not cell.leakage.mean < 0:
+        return ""
+    return _remark("worse batches" if cell.view == SERVER_VIEW else "worse sums")
 
 
 def remarks_on(cell: Judged) -> str:
     """Return the remarks on a cell in brackets, after a space; empty if there are none."""
-    remarks = [cell.bound] if cell.bound else []
-    if cell.verdict.word == NOT_DETECTED and not cell.bound:
+    remarks = [text for text in _remarks(cell) if text]
+    return f" ({' '.join(remarks)})" if remarks else ""
+
+
+def _remarks(cell: Judged) -> Iterator[str]:
+    yield cell.reach.bound and f"{cell.reach.bound[0].upper()}{cell.reach.bound[1:]}."
+    if cell.verdict.word == NOT_DETECTED and not cell.reach.bound:
         # `detectable`: the smallest leak that would have shown in 8 of 10 such audits; NaN for one seed
-        power = f"it would have noticed a leak from {cell.verdict.detectable:.2f} on, of the kind that it looks for"
-        remarks.append("one seed: no power" if math.isnan(cell.verdict.detectable) else power)
+        one = math.isnan(cell.verdict.detectable)
+        yield _remark("one seed") if one else _remark("power", leak=cell.verdict.detectable)
         if min(cell.leakage.mean, cell.null_leakage.high) >= PARTIAL_FROM:
-            remarks.append(f"guessing gives up to {cell.null_leakage.high:.2f}")
-    if cell.worse_than:
-        remarks.append(cell.worse_than)
-    if cell.open:
-        remarks.append(f"the rest may be known: the messages leave open {cell.open}")
-    if cell.without:
-        remarks.append(f"not tested by the strongest attack, {cell.without}, which did not run")
-    scattered = not cell.without or not cell.verdict.detectable < 1
-    if cell.verdict.word == INCONCLUSIVE and scattered and not cell.explained < SIGHTED and cell.leakage.seeds > 1:
-        far = reaches_far(cell.leakage, cell.null_leakage) and cell.verdict.detectable < 1
-        scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
-        remarks.append("its interval reaches far beyond chance, so that its silence says nothing" if far else scatter)
-    if cell.leakage.seeds < cell.asked:
-        remarks.append(f"{cell.leakage.seeds} of {cell.asked} seeds")
+            yield _remark("chance", leak=cell.null_leakage.high)
+    yield worse_than(cell)
+    yield cell.reach.open and _remark("open", what=cell.reach.open)
+    yield from inconclusive(cell)
+    if cell.leakage.seeds < cell.runs.asked:
+        yield _remark("seeds", count=cell.leakage.seeds, asked=cell.runs.asked)
         if cell.leakage.seeds == 1 and cell.verdict.word == INCONCLUSIVE:
-            remarks[-1] += ", and one alone tells nothing"
-    if cell.explained < 1:
-        remarks.append(f"explained {cell.explained:.0%} of the runs, residual {cell.residual:.1e}")
-    if cell.reconstructed and cell.leakage.mean < RECONSTRUCTED:
-        remarks.append(f"{cell.given_away} was reconstructed: {cell.highest:.2f}")
-    elif cell.part:
-        remarks.append(f"{cell.part} was read")
-    if cell.columns and cell.leakage.mean < EXPOSED_FROM:
-        remarks.append(f"read column by column: {first_few(cell.columns)}")
-    return f" ({'; '.join(remarks)})" if remarks else ""
+            yield _remark("one of them")
+    if cell.runs.explained < 1:
+        yield _remark("explained", share=cell.runs.explained, residual=cell.figure("residual"))
+    if cell.read.whole and cell.leakage.mean < RECONSTRUCTED:
+        whose = f"{cell.given_away[0].upper()}{cell.given_away[1:]}"
+        yield _remark("reconstructed", whose=whose, leak=cell.runs.highest)
+    elif cell.read.part:
+        yield _remark("part", part=cell.read.part)
+    if cell.read.columns and cell.leakage.mean < EXPOSED_FROM:
+        yield _remark("columns", columns=first_few(cell.read.columns))
+
+
+def inconclusive(cell: Judged) -> Iterator[str]:
+    """Say why the silence of a cell says nothing, but for a search that failed, of which its figures tell."""
+    if cell.reach.without:
+        yield _remark("without", attack=cell.reach.without)
+    scattered = not cell.reach.without or not cell.verdict.detectable < 1
+    searched = not cell.runs.explained < SIGHTED
+    if cell.verdict.word == INCONCLUSIVE and scattered and searched and cell.leakage.seeds > 1:
+        far = reaches_far(cell.leakage, cell.null_leakage) and cell.verdict.detectable < 1
+        yield _remark("far" if far else "scatter")
+
+
+def _remark(reason: str, **places: object) -> str:
+    return say("remark", NOTHING, NOTHING, reason, **places)

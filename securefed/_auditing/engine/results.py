@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from securefed._auditing.engine.cell_parts import Figures, Reach, Read, RunCounts
 from securefed._auditing.engine.remarks import remarks_on
 from securefed._auditing.engine.statistics import (
     RECONSTRUCTED,
@@ -30,7 +31,6 @@ from securefed._auditing.engine.statistics import (
 )
 from securefed._tensors import Array
 from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRows
-from securefed.attacks.views import SERVER_VIEW
 
 CLIENT: Final[Literal["client"]] = "client"
 FEDERATION: Final[Literal["federation"]] = "federation"
@@ -64,7 +64,7 @@ who guesses all of a client's data can confirm the guess against any message wit
 privacy passes it."""
 SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
 NOT_COVERED: Final = "not covered"
-"""Value of `Cell.epsilon` where epsilon does not bound what the view shows, as of noise that is added after it."""
+"""What `RunCosts.promised` says where epsilon does not bound what a view shows, as of noise that is added after it."""
 THE_GUESS: Final = "no more than a guess"
 """In place of a verdict where no attack on a view can do better than the guess, and the estimate is the guess."""
 _FURTHER: Final = 10
@@ -223,6 +223,8 @@ class Artifact:
 class Cell:
     """One attack on one secret in one view, over all seeds.
 
+    What a run costs, its utility and its epsilon stand once for each run, in `AuditResult.costs`.
+
     Attributes:
         algorithm: its name.
         defense: name of the defence.
@@ -231,36 +233,11 @@ class Cell:
         secret: what it looks for.
         leakage: mean over seeds with its 95 % interval.
         null_leakage: the same of the null, which is what chance gives.
-        error: mean relative error.
-        error_median: median relative error.
-        baseline_error: mean relative error of the guess.
         verdict: `exposed`, `partial`, `not detected` or `inconclusive`.
-        utility: mean utility of the final models.
-        bytes_per_client_round: mean traffic of one client in one round.
-        seconds_per_round: mean time of one round.
-        epsilon: what differential privacy promises against this view; `not covered` where the noise comes after it;
-            `None` without noise.
-        failed: number of runs in which the attack returned nothing finite.
-        exposed_seeds: number of runs that leaked .9 or more, which a mean may hide.
-        residual: mean relative residual of the messages under the estimates.
-        rank: mean rank of the attack's linear system.
-        unknowns: the number of unknowns of that system.
-        condition: mean condition number of that system.
-        note: how the runs were made, where not all of them are the defence itself.
-        explained: share of the runs whose messages the estimate explains; NaN where the attack cannot tell. Below .8
-            the search failed too often for its silence to mean anything.
-        highest: leakage of the run that leaked most.
-        tpr: mean true positive rate of a membership attack at 1 % false positives; NaN for the others.
-        client: target of the run that leaked most.
-        asked: number of seeds of the audit; `leakage.seeds` of them could be attacked.
-        part: a column or row that was read in some run; empty if none, or if all rows were.
-        reconstructed: whether some run gave all of the secret away.
-        derived: whether the attack sought another secret, from which this one follows.
-        open: what the messages cannot determine of the secret, where the attack explains them and nothing was found;
-            the rest of the secret may be known. Empty elsewhere.
-        bound: why no attack on this view can do better than the guess; empty where that is not known.
-        without: name of the strongest attack on the secret, where it did not run in this view; empty if it ran.
-        columns: names of the columns that were read (`column_scores`), the best known first.
+        runs: how many runs the cell rests on, and what they showed apart from the mean.
+        figures: the figures of the attack's family; `None` where an earlier file states none.
+        read: what some run gave away.
+        reach: what the attack can and cannot tell.
     """
 
     algorithm: str
@@ -270,33 +247,11 @@ class Cell:
     secret: Secret
     leakage: Interval
     null_leakage: Interval
-    error: float
-    error_median: float
-    baseline_error: float
     verdict: Verdict
-    utility: float
-    bytes_per_client_round: float
-    seconds_per_round: float
-    epsilon: float | str | None
-    failed: int
-    exposed_seeds: int
-    residual: float
-    rank: float
-    unknowns: int
-    condition: float
-    note: str = ""
-    explained: float = math.nan
-    highest: float = math.nan
-    tpr: float = math.nan
-    client: int = 0
-    asked: int = 0
-    part: str = ""
-    reconstructed: bool = False
-    derived: bool = False
-    open: str = ""
-    bound: str = ""
-    without: str = ""
-    columns: tuple[str, ...] = ()
+    runs: RunCounts = RunCounts()
+    figures: Figures | None = None
+    read: Read = Read()
+    reach: Reach = Reach()
 
     @property
     def owner(self) -> str:
@@ -306,14 +261,14 @@ class Cell:
     @property
     def given_away(self) -> str:
         """Name whose data, or which part of them, some run reconstructed; empty if none."""
-        whose = "all clients' data" if self.owner == FEDERATION else f"client {self.client}"
-        return whose if self.reconstructed else self.part
+        whose = "all clients' data" if self.owner == FEDERATION else f"client {self.read.client}"
+        return whose if self.read.whole else self.read.part
 
     @property
     def sighted(self) -> bool:
         """Whether silence of this attack means anything: it ran on most seeds, and explained their messages."""
         # `not ... <`: an attack that cannot tell (NaN) passes, here and in `remarks`
-        return self.leakage.seeds >= SIGHTED * self.asked and not self.explained < SIGHTED
+        return self.leakage.seeds >= SIGHTED * self.runs.asked and not self.runs.explained < SIGHTED
 
     @property
     def searches(self) -> bool:
@@ -326,30 +281,21 @@ class Cell:
         messages as explained.
         """
         reads = self.attack in (ClearRows.name, LowDigits.name, RawBits.name)
-        return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)
-
-    @property
-    def worse_than(self) -> str:
-        """Say what guess a client's batch statistics were read worse than, and why; empty elsewhere."""
-        if self.secret != "statistics" or not self.leakage.mean < 0:
-            return ""
-        why = "over several batches the weights move between what is read"
-        if self.view != SERVER_VIEW:
-            why = "a sum shows the mean over its clients"
-        return (
-            "worse than a guess: guessed are mean and variance of all clients' rows together, which a client's own are "
-            f"near, and {why}"
-        )
+        return not reads and (self.attack != RegressRows.name or self.runs.explained >= SIGHTED)
 
     @property
     def said(self) -> str:
-        """The verdict in a word; where the estimate is the guess by construction, that it is (`bound`)."""
-        return THE_GUESS if self.bound else self.verdict.word
+        """The verdict in a word; where the estimate is the guess by construction, that it is (`reach.bound`)."""
+        return THE_GUESS if self.reach.bound else self.verdict.word
 
     @property
     def remarks(self) -> str:
         """Remarks on the verdict, in brackets: power, missing seeds, reconstructed clients; empty if there are none."""
         return remarks_on(self)
+
+    def figure(self, name: str) -> float:
+        """Return a figure of the attack's family by its name; NaN where the family has none of that name."""
+        return float(getattr(self.figures, name, math.nan))
 
     def __str__(self) -> str:
         mean = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"
@@ -357,7 +303,9 @@ class Cell:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the JSON values of a cell of `audit.json`."""
-        seen = math.nan if self.bound else self.verdict.detectable  # an estimate that is the guess notices no leak
+        seen = (
+            math.nan if self.reach.bound else self.verdict.detectable
+        )  # an estimate that is the guess notices no leak
         values = asdict(self) | {"verdict": self.verdict.word, "detectable": seen}
         return {key: finite_or_none(value) for key, value in values.items()}
 

@@ -38,6 +38,9 @@ FAR: Final = 0.25
 from a guess to the data. A larger value hides leaks, a smaller one gives fewer conclusions. An AUC of .53 [.35, .68]
 reaches .36 above a coin and is inconclusive; at .5 it would count as no leak, and at .125 half of the membership tests
 of ten runs that find nothing would be inconclusive."""
+FEWEST: Final = 3
+"""Runs below which silence is too little to say: Student's interval of 2 runs is 12 times as wide as that of 10 with
+the same scatter, that of 3 is 3.5 times."""
 ENOUGH: Final = 10
 """Seeds from which the bootstrap interval is wide enough (measured, see `verdict`)."""
 POWER: Final = 0.8416  # the normal quantile of 8 in 10

@@ -15,20 +15,21 @@ from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.gate.leakage_limits import NO_CELL, Reason
 from securefed._auditing.gate.lost_coverage import no_longer_tried, without_allowed
+from securefed._auditing.report.audit_json import cells_of
 from securefed._auditing.report.comparison import (
     ADDED,
     GREW,
     LOST,
     Compared,
     beyond,
-    cells_of,
     compare,
     compare_members,
     compare_views,
     members_of,
 )
-from securefed._auditing.report.report_words import leak_text, short, short_defense
+from securefed._auditing.report.report_words import leak_text
 from securefed._auditing.report.selections import strongest
+from securefed._auditing.sentences.names import short, short_defense
 
 NEW: Final = "new"
 DID_NOT_RUN: Final = "did not run"

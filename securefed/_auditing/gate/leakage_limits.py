@@ -266,7 +266,7 @@ def _covered(cell: Cell, cells: Iterable[Cell], limit: float) -> bool:
     One does if this cell's estimate was only computed from that of another secret, and the other attack searched for
     this secret itself with the power that the limit needs.
     """
-    return cell.derived and any(
+    return cell.reach.derived and any(
         other.searches and other.sighted and (other.verdict.word in FOUND or other.verdict.detectable <= limit)
         for other in cells
         if (other.view, other.secret) == (cell.view, cell.secret)

@@ -12,8 +12,9 @@ from typing import Any, Final
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.gate.leakage_limits import Reason
-from securefed._auditing.report.comparison import cells_of, members_of
-from securefed._auditing.report.report_words import short, short_defense
+from securefed._auditing.report.audit_json import cells_of
+from securefed._auditing.report.comparison import members_of
+from securefed._auditing.sentences.names import short, short_defense
 
 NOT_TRIED: Final = "no longer tried"
 SEEDS: Final = "seeds"

@@ -15,7 +15,7 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.results import CLIENT, Attempt, RunFacts
-from securefed._auditing.report.decision import decision
+from securefed._auditing.report.cards import conclusion
 from securefed._auditing.report.outcomes import rulings
 from securefed.attacks.views import CHANGING_SURVIVORS, SMALLEST_SUM, SUM_ONLY
 
@@ -55,7 +55,7 @@ PLANTED_SETTINGS: Final = (
         "sums that leak where clients come and go",
         _SUMS | {CHANGING_SURVIVORS: _LEAKS},
         "fixed",
-        ("as long as the same clients", "where clients stay away"),
+        ("as long as the same clients", "Where clients stay away"),
     ),
     PlantedSetting(
         "sums that were attacked in vain where clients come and go",
@@ -67,20 +67,20 @@ PLANTED_SETTINGS: Final = (
         "sums that were not attacked where clients come and go",
         {SUM_ONLY: _KEPT, SMALLEST_SUM: _KEPT},
         "fixed",
-        ("as long as the same clients", "not tested: sums over clients that come and go"),
+        ("as long as the same clients", "Not tested under secure aggregation: sums over clients that come and go"),
     ),
     PlantedSetting(
         "sums that leak to a declared colluder",
         _SUMS | {"collusion(1)": _LEAKS},
         "leaks",
-        unsaid="no more than the accepted leak",
+        unsaid="no leak above",
         shared={"colluders": 1},
     ),
     PlantedSetting(
         "sums that were not attacked with a declared colluder's help",
         _SUMS,
         "not tested",
-        unsaid="no more than the accepted leak",
+        unsaid="no leak above",
         shared={"colluders": 1},
     ),
     PlantedSetting(
@@ -100,7 +100,7 @@ def check_setting(planted: PlantedSetting) -> tuple[bool, str]:
     """Whether the rule says of a planted setting what is right, and what it says."""
     report = _report(planted)
     ruling = rulings(report, _NAME)[planted.defense]
-    limits, concluded = "; ".join(ruling.limits), decision(report)
+    limits, concluded = " ".join(ruling.limits), " ".join(conclusion(report))
     right = ruling.word == planted.word and all(said in limits for said in planted.said)
     if planted.unsaid and planted.unsaid in concluded:
         return False, f"{ruling.word}; {concluded}"
@@ -118,7 +118,7 @@ def _report(planted: PlantedSetting) -> Report:
     ]
     shared = {"clients": 8, "seeds": _SEEDS, "acceptable": 0.1, "data": "made up"} | dict(planted.shared)
     settings = {_NAME: {"secret": "gram", "rounds": 3}, AUDIT: shared}
-    return Report("", "", {}, settings, tuple(gather(attempts, facts, {}, _SEEDS)), tuple(facts))
+    return Report("", "", {}, settings, tuple(gather(attempts, _SEEDS)), tuple(facts))
 
 
 def _attempt(defense: str, view: str, seed: int, found: str) -> Attempt:

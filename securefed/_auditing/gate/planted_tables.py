@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from securefed._auditing.engine.gathering import gather
-from securefed._auditing.engine.results import Attempt, Cell, RunFacts, Secret
+from securefed._auditing.engine.results import Attempt, Cell, Secret
 from securefed._auditing.engine.runner import Source
 from securefed._auditing.engine.seed_result import Place
 from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL
@@ -64,17 +64,16 @@ class PlantedTable:
 def check_table(planted: PlantedTable, seeds: int = _SEEDS) -> tuple[bool, str]:
     """Compute what follows from a table's messages; tell whether it is right, and what was said."""
     attempts = [one for seed in range(seeds) for one in _attempts(planted, seed) if one.secret == planted.secret]
-    facts = [RunFacts(planted.name, "plain", seed, 1.0, 1.0, 1.0, 1) for seed in range(seeds)]
-    cells = gather(attempts, facts, {}, seeds)
+    cells = gather(attempts, seeds)
     best = max(cells, key=lambda cell: cell.leakage.mean, default=None)
     if best is None:
         return UNASKED in planted.words, f"{planted.secret} {UNASKED}"
-    named = planted.part in best.part and (bool(planted.part) or best.secret != "people" or not best.part)
+    named = planted.part in best.read.part and (bool(planted.part) or best.secret != "people" or not best.read.part)
     return best.verdict.word in planted.words and named, f"{_words(best)}"
 
 
 def _words(cell: Cell) -> str:
-    part = f" ({cell.part})" if cell.part else ""
+    part = f" ({cell.read.part})" if cell.read.part else ""
     return f"{cell.secret} {cell.verdict.word}, {cell.leakage.mean:.2f} by {cell.attack}{part}"
 
 

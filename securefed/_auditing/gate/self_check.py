@@ -111,14 +111,14 @@ def check(planted: Planted, seeds: int = _SEEDS) -> Checked:
 def _is_silent(report: Report) -> tuple[bool, str]:
     """Tell whether the audit rightly finds nothing, and in a sentence what is wrong.
 
-    An attack may be inconclusive only where its estimate was computed from that of another attack (`Cell.derived`).
+    An attack may be inconclusive only where its estimate was computed from that of another attack (`Reach.derived`).
     """
     if not report.cells:
         return False, "no attack ran"
     wrong = [
         cell
         for cell in report.cells
-        if cell.verdict.word in FOUND or (cell.verdict.word == INCONCLUSIVE and not cell.derived)
+        if cell.verdict.word in FOUND or (cell.verdict.word == INCONCLUSIVE and not cell.reach.derived)
     ]
     return not wrong, "; ".join(map(_verdict, wrong)) or "nothing detected"
 
@@ -221,7 +221,7 @@ def _report(gap: _PlantedGap) -> Report:
         for seed in range(_GAP_SEEDS)
     ]
     gap_rows = missing(gap.algorithms, ("plain",), _GAP_SEEDS, gap.attempts, gap.gaps, gap.unfit)
-    cells = tuple(gather(gap.attempts, facts, {}))
+    cells = tuple(gather(gap.attempts))
     return Report("", "", {}, {AUDIT: {}}, cells, tuple(facts), missing=gap_rows)
 
 

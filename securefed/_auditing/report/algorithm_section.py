@@ -22,12 +22,12 @@ from securefed._auditing.engine.kept_utility import floor_sentence
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report import charts
-from securefed._auditing.report.actions import algorithm_actions
 from securefed._auditing.report.matrix import anchor
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.recovered import recovered, strongest_artifact
-from securefed._auditing.report.report_words import chance_text, figure, leak_text, protection, short
+from securefed._auditing.report.report_words import chance_text, figure, leak_text
 from securefed._auditing.report.selections import PLAIN, worst
+from securefed._auditing.sentences.names import protection, short
 
 _FIGURES: Final = (
     "floor",
@@ -54,7 +54,6 @@ def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
         "anchor": anchor(algorithm),
         "title": short(algorithm),
         "source": f"{entry.summary}; {entry.source}" if entry else "An algorithm of the caller's own.",
-        "actions": algorithm_actions(report, algorithm),
         "transmits": entry.details.get("transmits", "") if entry else "",
         "carried": _carried(report, algorithm),
         "recovered": recovered(report, algorithm),
@@ -109,7 +108,7 @@ def _charts(report: AuditResult, algorithm: str) -> list[str]:
 def noise_sentence(report: AuditResult, algorithm: str) -> str:
     """Say how large the distributed noise of the audit is, and what utility it leaves; empty where none was audited."""
     noise = report.settings[algorithm].get("noise")
-    by_defense = {cell.defense: cell.utility for cell in reversed(report.of(algorithm))}
+    by_defense = {cell.defense: report.cost(cell).utility for cell in reversed(report.of(algorithm))}
     if noise is None or DDP not in by_defense:
         return ""
     clear = f", {by_defense[PLAIN]:.3f} in the clear" if PLAIN in by_defense else ""
@@ -144,11 +143,13 @@ def _costs(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
     first: dict[str, Cell] = {}
     for cell in report.of(algorithm):
         first.setdefault(cell.defense, cell)
-    plain = first.get(PLAIN)
+    bare = report.cost(first[PLAIN]) if PLAIN in first else None
     out = []
     for defense, cell in first.items():
+        run = report.cost(cell)
         one, everyone = (worst(report, algorithm, defense, owner) for owner in (CLIENT, FEDERATION))
-        epsilons = [c.epsilon for c in report.of(algorithm) if c.defense == defense and c.epsilon is not None]
+        promised = (report.cost(c).promised(c.view) for c in report.of(algorithm) if c.defense == defense)
+        epsilons = [epsilon for epsilon in promised if epsilon is not None]
         # The views that are covered share the epsilon of the defence's run, so the first number is as good as any.
         released = [epsilon for epsilon in epsilons if isinstance(epsilon, float)]
         # All cells are `NOT_COVERED`: no attack here reads what is published. That has the epsilon of the settings.
@@ -157,14 +158,14 @@ def _costs(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
         out.append(
             {
                 "defense": protection(defense),
-                "client": _judged(one),
-                "federation": _judged(everyone),
+                "client": _judged(report, one),
+                "federation": _judged(report, everyone),
                 "figures": (
-                    figure(cell.utility, ".3f"),
+                    figure(run.utility, ".3f"),
                     *_above_floor(report, algorithm, defense),
-                    figure(cell.bytes_per_client_round, ",.0f"),
-                    figure(cell.bytes_per_client_round / plain.bytes_per_client_round, ".2f") if plain else "",
-                    figure(cell.seconds_per_round, ".4f"),
+                    figure(run.bytes_per_client_round, ",.0f"),
+                    figure(run.bytes_per_client_round / bare.bytes_per_client_round, ".2f") if bare else "",
+                    figure(run.seconds_per_round, ".4f"),
                     f"{released[0]:g}" if released else "",
                 ),
             }
@@ -172,14 +173,18 @@ def _costs(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
     return out
 
 
-def _judged(cell: Cell | None) -> dict[str, Any]:
+def _judged(report: AuditResult, cell: Cell | None) -> dict[str, Any]:
     """Format what the server alone gets: words, their tone, and the length of the bar in hundredths."""
     if cell is None:
         return {"text": "not attacked", "css": "", "share": None}
-    covered = ", not covered by epsilon" if cell.epsilon == NOT_COVERED else ""
+    covered = ", not covered by epsilon" if report.cost(cell).promised(cell.view) == NOT_COVERED else ""
     look = tone(cell.verdict.word)
     if cell.verdict.word == INCONCLUSIVE:
-        return {"text": f"inconclusive, residual {cell.residual:.1g}{covered}", "css": look.name, "share": None}
+        return {
+            "text": f"inconclusive, residual {cell.figure('residual'):.1g}{covered}",
+            "css": look.name,
+            "share": None,
+        }
     chance = f": {text}" if (text := chance_text(cell)) else ""
     text = f"{leak_text(cell.leakage.mean)} ({cell.said}{chance}{covered})"
     return {"text": text, "css": look.name, "share": round(100 * min(max(cell.leakage.mean, 0.0), 1.0))}

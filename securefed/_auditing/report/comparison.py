@@ -8,18 +8,16 @@ value of `Change` says what.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from securefed._auditing.engine.audit_result import AUDIT, FORMAT
+from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.results import Cell, finite_or_none
-from securefed._auditing.engine.statistics import INCONCLUSIVE, Interval, Verdict, widened
+from securefed._auditing.engine.run_costs import RunCosts
+from securefed._auditing.engine.statistics import INCONCLUSIVE, widened
+from securefed._auditing.report.audit_json import PLACE, AuditJson, cells_of, costs_of
 from securefed._auditing.report.selections import strongest
-from securefed.errors import DataError
 
 Change = Literal[
     "grew",
@@ -45,8 +43,6 @@ VISIBLE: Final = 0.005
 """Smallest change of a mean that counts: half of the last digit that a report shows."""
 Triple = tuple[float, float, float]
 """(value, low, high)."""
-_FIELDS = ("algorithm", "defense", "view", "attack", "secret")
-_LEAK = ("mean", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -178,62 +174,40 @@ class Member:
     verdicts: tuple[str, str]
 
 
-def read(path: Path) -> Mapping[str, Any]:
-    """Read an `audit.json`, of this or an earlier version.
-
-    Raises:
-        DataError: the file cannot be read, is not the JSON of an audit, or has a later format than this release's.
-    """
-    try:
-        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path} is not JSON ({error}); `securefed audit` writes audit.json") from error
-    cells = report.get("cells") if isinstance(report, dict) else None
-    if not isinstance(cells, list) or not all(_is_cell(cell) for cell in cells):
-        raise DataError(f"{path} is JSON, but not of an audit: `securefed audit` writes audit.json with `cells`")
-    written = report.get("format", 1)
-    if written not in range(1, FORMAT + 1):
-        raise DataError(
-            f"{path} has format {written}, and this release reads formats 1 to {FORMAT}; compare it with the release "
-            "that wrote it, or audit again"
-        )
-    return report
-
-
-def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Compared]:
+def compare(before: AuditJson, after: AuditJson) -> list[Compared]:
     """Compare every cell of either audit, those of `after` first, in their order."""
-    old, new = ({_key(cell): cell for cell in cells_of(report)} for report in (before, after))
+    old, new = ({_key(one.cell): one for one in _sides(report)} for report in (before, after))
     return [_compared(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
 
 
-def compare_views(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Compared]:
+def compare_views(before: AuditJson, after: AuditJson) -> list[Compared]:
     """Compare what the strongest attack of either audit found in each situation (algorithm, defence, view, secret).
 
     The report's first tables show these. A stronger attack that only the later audit has shows here, whereas `compare`
     has no cell to set beside it.
     """
-    old, new = (strongest(cells_of(report)) for report in (before, after))
+    old, new = (_strongest(report) for report in (before, after))
     return [_compared(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
 
 
-def compare_costs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Cost]:
+def compare_costs(before: AuditJson, after: AuditJson) -> list[Cost]:
     """Compare the costs of each defence of each algorithm that both audits have, by the first view of its run."""
-    old, new = (_by_defense(cells_of(report)) for report in (before, after))
+    old, new = (_by_defense(report) for report in (before, after))
     out = []
     for (algorithm, defense), b in new.items():
         if (a := old.get((algorithm, defense))) is not None:
             measure = after.get("settings", {}).get(algorithm, {}).get("utility", "utility")
-            pairs: dict[str, Any] = {
-                name: (getattr(a[0], field), getattr(b[0], field))
-                for name, field in (
-                    ("utility", "utility"),
-                    ("bytes", "bytes_per_client_round"),
-                    ("seconds", "seconds_per_round"),
+            out.append(
+                Cost(
+                    algorithm,
+                    defense,
+                    measure,
+                    utility=(a[0].utility, b[0].utility),
+                    bytes=(a[0].bytes_per_client_round, b[0].bytes_per_client_round),
+                    seconds=(a[0].seconds_per_round, b[0].seconds_per_round),
+                    epsilon=(_epsilon(a), _epsilon(b)),
                 )
-            }
-            out.append(Cost(algorithm, defense, measure, **pairs, epsilon=(_epsilon(a), _epsilon(b))))
+            )
     return out
 
 
@@ -268,11 +242,6 @@ def change_of(old: Cell, new: Cell) -> Change:
     return SHRANK if beyond(new, old) else SAME
 
 
-def cells_of(report: Mapping[str, Any]) -> list[Cell]:
-    """Read the cells of an `audit.json`; fields that an earlier version did not write get their defaults or NaN."""
-    return [_cell(values) for values in report["cells"]]
-
-
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     """List what makes the comparison uneven: other data, clients, seeds, hyper-parameters, versions."""
     found = []
@@ -292,45 +261,37 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _is_cell(values: Any) -> bool:
-    needed = {*_FIELDS, "leakage", "verdict", "utility", "bytes_per_client_round"}
-    if not isinstance(values, dict) or not needed <= values.keys() or not isinstance(values["leakage"], dict):
-        return False
-    return all(isinstance(values["leakage"].get(name), int | float) for name in _LEAK)
-
-
-def _cell(values: Mapping[str, Any]) -> Cell:
-    """Read a cell of `audit.json`, where NaN is `null`."""
-    known: dict[str, Any] = {}
-    for field in fields(Cell):
-        value = values.get(field.name)
-        if value is not None:
-            known[field.name] = value
-        elif field.type == "float":
-            known[field.name] = math.nan
-        elif field.default is MISSING:
-            known[field.name] = None
-    known["leakage"], known["null_leakage"] = (_interval(values.get(name)) for name in ("leakage", "null_leakage"))
-    detectable = values.get("detectable")
-    known["verdict"] = Verdict(values["verdict"], math.nan if detectable is None else detectable)
-    return Cell(**known)
-
-
-def _interval(values: Mapping[str, Any] | None) -> Interval:
-    known = values or {}
-    mean, low, high, deviation = (known.get(name, math.nan) for name in (*_LEAK, "deviation"))
-    return Interval(mean, low, high, known.get("seeds", 0), deviation)
-
-
-def _by_defense(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
-    out: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        out.setdefault((cell.algorithm, cell.defense), []).append(cell)
+def _by_defense(report: AuditJson) -> dict[tuple[str, str], list[RunCosts]]:
+    out: dict[tuple[str, str], list[RunCosts]] = {}
+    for run in costs_of(report):
+        out.setdefault((run.algorithm, run.defense), []).append(run)
     return out
 
 
-def _epsilon(cells: Iterable[Cell]) -> float | None:
-    return next((cell.epsilon for cell in cells if isinstance(cell.epsilon, float)), None)
+def _epsilon(runs: Iterable[RunCosts]) -> float | None:
+    return next((run.epsilon for run in runs if run.epsilon is not None), None)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A cell of one audit, with the costs of its runs."""
+
+    cell: Cell
+    costs: RunCosts
+
+
+def _sides(report: AuditJson) -> list[_Side]:
+    runs = {(run.algorithm, run.defense, run.view): run for run in costs_of(report)}
+    unknown = RunCosts("", "")
+    return [
+        _Side(c, runs.get((c.algorithm, c.defense, c.view)) or runs.get((c.algorithm, c.defense, ""), unknown))
+        for c in cells_of(report)
+    ]
+
+
+def _strongest(report: AuditJson) -> dict[tuple[str, str, str, str], _Side]:
+    found = {id(one.cell): one for one in _sides(report)}
+    return {key: found[id(cell)] for key, cell in strongest(one.cell for one in found.values()).items()}
 
 
 def _member(old: Mapping[str, Any], new: Mapping[str, Any]) -> Member:
@@ -344,34 +305,34 @@ def _member(old: Mapping[str, Any], new: Mapping[str, Any]) -> Member:
 
 
 def _key(cell: Cell) -> tuple[str, ...]:
-    return tuple(str(getattr(cell, name)) for name in _FIELDS)
+    return tuple(str(getattr(cell, name)) for name in PLACE)
 
 
-def _compared(old: Cell | None, new: Cell | None) -> Compared:
+def _compared(old: _Side | None, new: _Side | None) -> Compared:
     one = new or old
     assert one is not None
-    attacks = dict.fromkeys(cell.attack for cell in (old, new) if cell is not None)
+    attacks = dict.fromkeys(side.cell.attack for side in (old, new) if side is not None)
     both = None if old is None or new is None else (old, new)
 
-    def pair(read: Callable[[Cell], Any]) -> Any:
-        return tuple(None if cell is None else read(cell) for cell in (old, new))
+    def pair(read: Callable[[_Side], Any]) -> Any:
+        return tuple(None if side is None else read(side) for side in (old, new))
 
-    before, after = pair(lambda cell: cell.leakage.mean)
+    before, after = pair(lambda side: side.cell.leakage.mean)
     return Compared(
-        algorithm=one.algorithm,
-        defense=one.defense,
-        view=one.view,
+        algorithm=one.cell.algorithm,
+        defense=one.cell.defense,
+        view=one.cell.view,
         attack=", then ".join(attacks),
-        secret=one.secret,
+        secret=one.cell.secret,
         before=before,
         after=after,
-        intervals=pair(lambda cell: (cell.leakage.low, cell.leakage.high)),
-        change=change_of(*both) if both else ADDED if old is None else GONE,
-        verdicts=pair(lambda cell: cell.verdict.word),
-        utility=finite_or_none(both[1].utility - both[0].utility) if both else None,
-        bytes=_ratio(cell.bytes_per_client_round for cell in both) if both else None,
-        seconds=_ratio(cell.seconds_per_round for cell in both) if both else None,
-        epsilons=pair(lambda cell: cell.epsilon),
+        intervals=pair(lambda side: (side.cell.leakage.low, side.cell.leakage.high)),
+        change=change_of(both[0].cell, both[1].cell) if both else ADDED if old is None else GONE,
+        verdicts=pair(lambda side: side.cell.verdict.word),
+        utility=finite_or_none(both[1].costs.utility - both[0].costs.utility) if both else None,
+        bytes=_ratio(side.costs.bytes_per_client_round for side in both) if both else None,
+        seconds=_ratio(side.costs.seconds_per_round for side in both) if both else None,
+        epsilons=pair(lambda side: side.costs.promised(side.cell.view)),
     )
 
 

@@ -18,54 +18,36 @@ from typing import Any, Final, Literal
 from markupsafe import Markup
 
 from securefed._auditing.engine.audit_result import AUDIT
+from securefed._auditing.engine.column_scores import first_few
 from securefed._auditing.engine.results import CLIENT, NOT_COVERED, owner
 from securefed._auditing.engine.statistics import ENOUGH, FOUND, INCONCLUSIVE
 from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.report import comparison as compared
+from securefed._auditing.report.audit_json import AuditJson, cells_of
 from securefed._auditing.report.audit_page import template_page
 from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, UNKNOWN, Compared
 from securefed._auditing.report.dumbbell import dumbbell
-from securefed._auditing.report.report_words import (
-    glossary,
-    in_sentence,
-    interval_text,
-    leak_text,
-    short,
-    style,
-)
+from securefed._auditing.report.report_words import glossary, interval_text, leak_text, style
 from securefed._auditing.report.selections import ALL_CLIENTS, ONE_CLIENT, PLAIN
+from securefed._auditing.sentences.names import in_sentence, short
+from securefed._auditing.sentences.table import NOTHING, counted, say
 from securefed._persistence.file_errors import storage_errors
 
 Look = Literal["worse", "better", "same"]
 LOOKS: Final[Mapping[str, Look]] = {GREW: "worse", LOST: "worse", SHRANK: "better"}
 """By change, how it is coloured; others are not."""
 GROUPS: Final = (
-    (GREW, "Got worse", "The messages give away more than before: the later interval lies above the earlier."),
-    (
-        LOST,
-        "No longer known",
-        "The later audit's attacks failed here, or scatter too much to tell. That says nothing about whether the data "
-        "are safe, so a smaller figure is no improvement.",
-    ),
-    (SHRANK, "Got better", "The messages give away less than before: the later interval lies below the earlier."),
-    (
-        SETTLED,
-        "Known now",
-        "The earlier audit's attacks failed here, or scattered too much to tell, so that its figure said nothing.",
-    ),
-    (
-        SAME,
-        "Another verdict, the same leak",
-        "The verdict changed, but the two intervals overlap: the leak lies near the verdict's threshold, where chance "
-        "may decide.",
-    ),
+    (GREW, "Got worse"),
+    (LOST, "No longer known"),
+    (SHRANK, "Got better"),
+    (SETTLED, "Known now"),
+    (SAME, "Another verdict, the same leak"),
 )
+"""(change, title) of the headings, in the order of the page."""
 # Words of the glossary that the page explains.
 WORDS: Final = ("leakage", "exposed", "partial", "not detected", "inconclusive", "interval", "client, federation")
 LARGE: Final = 0.1
 """Change of a mean that the page points out although the intervals overlap."""
-AuditJson = Mapping[str, Any]
-"""The JSON values of an `audit.json`."""
 
 
 def save(folder: Path, before: AuditJson, after: AuditJson, allowed: Collection[str] = ()) -> None:
@@ -147,8 +129,12 @@ def summary(before: AuditJson, after: AuditJson) -> str:
 def _sentences(before: AuditJson, after: AuditJson) -> list[str]:
     views = compared.compare_views(before, after)
     both = [row for row in views if row.change not in (ADDED, GONE)]
-    sentences = [_changes(both), _new([row for row in views if row.change == ADDED]), _fairness(before, after)]
-    return [sentence for sentence in sentences if sentence]
+    new = _new([row for row in views if row.change == ADDED])
+    return [*_changes(both), *new, _fairness(before, after)]
+
+
+def _said(reason: str, word: str = "compare", /, **places: object) -> str:
+    return say(word, NOTHING, NOTHING, reason, **places)
 
 
 def _todo(views: Sequence[Compared], uneven: bool) -> list[str]:
@@ -159,55 +145,43 @@ def _todo(views: Sequence[Compared], uneven: bool) -> list[str]:
         uneven: whether settings of the two audits differ.
     """
     grew = sorted((row for row in views if row.change == GREW), key=lambda row: -row.moved)
-    new = [row for row in views if row.change == ADDED and row.verdicts[1] in FOUND]
-    out = []
-    if grew:
-        out.append(f"Find out why {_place(grew[0])} leaks more before the later version is used.")
-    if any(row.change == LOST for row in views):
-        out.append("Do not count what can no longer be judged as safe: the attacks failed there.")
-    if new:
-        out.append("Judge the leaks that only the later audit looked for: nothing says whether they are new.")
-    if uneven:
-        out.append("Run both audits under the same settings to tell whether the software changed anything.")
-    return out or ["Nothing: no situation that both audits tried leaks more than before, as far as they can tell."]
+    reasons = {
+        LOST: any(row.change == LOST for row in views),
+        "new": any(row.change == ADDED and row.verdicts[1] in FOUND for row in views),
+        "uneven": uneven,
+    }
+    out = [_said(GREW, "todo", place=_place(grew[0]))] if grew else []
+    out += [_said(reason, "todo") for reason, there in reasons.items() if there]
+    return out or [_said("nothing", "todo")]
 
 
-def _new(added: Sequence[Compared]) -> str:
-    """Say which leaks the later audit found where the earlier did not look; empty if none."""
+def _new(added: Sequence[Compared]) -> list[str]:
+    """Say which leaks the later audit found where the earlier did not look."""
     leaks = [row for row in added if row.verdicts[1] in FOUND]
     if not leaks:
-        return ""
+        return []
     most = max(leaks, key=lambda row: row.after or 0.0)
-    return (
-        f"The later audit alone tried {len(added)} more and found a leak in {len(leaks)} of them "
-        f"(most: {_place(most)}, {leak_text(most.after or 0.0)})."
-    )
+    return [_said("new", count=len(added), leaks=len(leaks), place=_place(most), leak=max(most.after or 0.0, 0.0))]
 
 
-def _changes(both: Sequence[Compared]) -> str:
+def _changes(both: Sequence[Compared]) -> list[str]:
     """Count the situations that changed, and those that neither audit's attacks could judge."""
     if not both:
-        return "The two audits have nothing in common that could be compared."
-    count = {change: sum(row.change == change for row in both) for change in (GREW, SHRANK, LOST, SETTLED)}
-    tried = f"Of {len(both)} situation{'s' * (len(both) > 1)} that both audits tried"
-    unknown = sum(row.change == UNKNOWN for row in both)
-    if unknown == len(both):
-        return f"{tried}, neither could judge any."
-    unjudged = f"; neither could judge {unknown} of them" if unknown else ""
-    if not any(count.values()):
-        return f"{tried}, none gives away more or less of the data than before{unjudged}."
-    gives = "give" if count[GREW] > 1 else "gives"
-    parts = [f"{count[GREW] or 'none'} {gives} away more of the data than before"]
+        return [_said("nothing")]
+    count = {change: sum(row.change == change for row in both) for change in (GREW, SHRANK, LOST, SETTLED, UNKNOWN)}
+    tried = {"situations": counted(len(both), "situation")}
+    if count[UNKNOWN] == len(both):
+        return [_said("unknown", **tried)]
+    if not any(count[change] for change in (GREW, SHRANK, LOST, SETTLED)):
+        out = [_said("same", **tried)]
+    else:
+        out = [_said("changed", **tried, more=count[GREW], less=count[SHRANK])]
     if count[GREW]:
         worst = max((row for row in both if row.change == GREW), key=lambda row: row.moved)
-        ends = [leak_text(max(value or 0.0, 0.0)) for value in (worst.before, worst.after)]
-        parts[0] += f" (most: {_place(worst)}, from {ends[0]} to {ends[1]})"
-    parts.append(f"{count[SHRANK] or 'none'} less")
-    if count[LOST]:
-        parts.append(f"{count[LOST]} can no longer be judged")
-    if count[SETTLED]:
-        parts.append(f"{count[SETTLED]} can be judged now that could not before")
-    return f"{tried}, {', '.join(parts[:-1])} and {parts[-1]}{unjudged}."
+        ends = {"before": max(worst.before or 0.0, 0.0), "after": max(worst.after or 0.0, 0.0)}
+        out.append(_said("most", place=_place(worst), **ends))
+    more = (("lost", LOST), ("settled", SETTLED), ("unjudged", UNKNOWN))
+    return out + [_said(reason, count=count[change]) for reason, change in more if count[change]]
 
 
 def _fairness(before: AuditJson, after: AuditJson) -> str:
@@ -215,12 +189,10 @@ def _fairness(before: AuditJson, after: AuditJson) -> str:
     found = compared.differences(before, after)
     settings = list(dict.fromkeys(item.what for item in found if item.where))  # `where` is empty for versions
     if settings:
-        named = ", ".join(settings[:4]) + (f" and {len(settings) - 4} more" if len(settings) > 4 else "")
-        return f"But the two were not run alike (they differ in: {named}), so a change may come from that alone."
+        return _said("uneven", settings=first_few(settings))
     if found:
-        versions = f"{before.get('version')} and {after.get('version')}"
-        return f"Both ran under the same settings, but with different versions of securefed ({versions})."
-    return "Both ran under the same settings with the same version of securefed."
+        return _said("versions", before=before.get("version"), after=after.get("version"))
+    return _said("even")
 
 
 def _place(row: Compared) -> str:
@@ -243,10 +215,11 @@ def _group(row: Compared) -> str | None:
 def _groups(both: Sequence[Compared]) -> list[dict[str, Any]]:
     """Collect the rows that changed under their headings, those that moved most first."""
     out = []
-    for change, title, text in GROUPS:
+    for change, title in GROUPS:
         rows = sorted((row for row in both if _group(row) == change), key=lambda row: -abs(row.moved))
         if rows:
             shown = [_row(row) for row in rows]
+            text = _said(change, "group")
             out.append({"title": title, "text": text, "rows": shown, "look": LOOKS.get(change, "")})
     return out
 
@@ -288,7 +261,7 @@ def _only_one(views: Sequence[Compared]) -> list[dict[str, Any]]:
         rows = sorted((row for row in views if row.change == change), key=lambda row: -(row.before or row.after or 0.0))
         if rows:
             leaking = sum(row.verdicts[index] in FOUND for row in rows)
-            text = f"In {leaking or 'none'} of {len(rows)} a leak was found."
+            text = _said("only one", "group", leaking=leaking, count=len(rows))
             shown = [{"at": row, "whose": _whose(row)} | _side(row, index) for row in rows]
             out.append({"which": which, "text": text, "rows": shown})
     return out
@@ -296,17 +269,12 @@ def _only_one(views: Sequence[Compared]) -> list[dict[str, Any]]:
 
 def _few(before: AuditJson, after: AuditJson) -> str:
     """Warn where either audit has few seeds; empty otherwise."""
-    least = min(
-        (cell.leakage.seeds for report in (before, after) for cell in compared.cells_of(report)), default=ENOUGH
-    )
+    least = min((cell.leakage.seeds for report in (before, after) for cell in cells_of(report)), default=ENOUGH)
     if least >= ENOUGH:
         return ""
     if least < 2:
-        return "One seed says nothing of the spread: every difference counts as a change, and chance may have made it."
-    return (
-        f"With fewer than {ENOUGH} seeds (here {least}) the intervals shown are too narrow; wider ones decide what "
-        "counts as a change, so that only large changes do."
-    )
+        return _said("one seed")
+    return _said("few", enough=ENOUGH, least=least)
 
 
 def _machines(before: AuditJson, after: AuditJson) -> list[str]:

@@ -7,30 +7,31 @@ of the table shows the strongest cell of its algorithm, protection and view.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securefed._auditing.cases.own_setup import head_text, owner_note
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
-from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
+from securefed._auditing.engine.remarks import worse_than
+from securefed._auditing.engine.results import CLIENT, FEDERATION, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
-from securefed._auditing.report.observers import names_secrets
-from securefed._auditing.report.palette import tone
+from securefed._auditing.report.observers import names_secrets, sees_all_of
+from securefed._auditing.report.palette import TONES, tone
 from securefed._auditing.report.report_words import (
     ATTACKS_FAILED,
     chance_text,
     interval_text,
     leak_text,
-    listed,
-    protection,
     runs_text,
     search_failed,
-    secret_title,
-    secret_words,
-    short,
     why_inconclusive,
 )
-from securefed._auditing.report.selections import ADDED, strongest
+from securefed._auditing.report.selections import strongest
+from securefed._auditing.sentences.names import protection, secret_title, secret_words, short
+from securefed._auditing.sentences.table import NOTHING, listed, say
+
+Place = tuple[str, str, str, str]
+"""(algorithm, defence, view, owner or secret) of a cell."""
 
 
 def matrices(report: AuditResult) -> list[dict[str, Any]]:
@@ -113,17 +114,37 @@ def _matrix(report: AuditResult, owner: str) -> dict[str, Any]:
         (name,) = report.algorithms
         secrets = dict.fromkeys(cell.secret for cell in best.values())  # those of all clients are named "pooled ..."
         heads = [(name, secret, secret_title(secret.removeprefix("pooled "))) for secret in secrets]
-    rows = [_row(name, note, [best.get((name, *column, key)) for column in columns]) for name, key, note in heads]
+    rows = [
+        _row(report, name, note, [_worst(best, (name, *column, key)) for column in columns])
+        for name, key, note in heads
+    ]
     return {"groups": groups, "rows": rows, "columns": [f"{protection(defense)}, {view}" for defense, view in columns]}
 
 
-def _row(name: str, note: str, found: Sequence[Cell | None]) -> dict[str, Any]:
+def _worst(best: Mapping[Place, Cell], place: Place) -> tuple[Cell, str] | None:
+    """Return the cell of worst verdict, of an observer's own and of those whose view it has too, and its note.
+
+    Args:
+        best: by (algorithm, defence, view, owner or secret), the strongest cell.
+        place: where the observer's own cell stands; `None` is returned where nothing was attacked there.
+    """
+    if place not in best:
+        return None
+    (name, defense, view, key), order = place, list(TONES)
+    weaker = [
+        cell for at, cell in best.items() if (at[0], at[1], at[3]) == (name, defense, key) and sees_all_of(view, at[2])
+    ]
+    cell = min((best[place], *weaker), key=lambda one: order.index(one.verdict.word))
+    return cell, "" if cell is best[place] else say("cell", NOTHING, NOTHING, "weaker", view=cell.view)
+
+
+def _row(report: AuditResult, name: str, note: str, found: Sequence[tuple[Cell, str] | None]) -> dict[str, Any]:
     """Format a row: title, anchor of the algorithm's section, note, and `cells`, `None` where nothing was attacked."""
-    cells = [_heat(cell) if cell else None for cell in found]
+    cells = [_heat(report, *cell) if cell else None for cell in found]
     return {"title": short(name), "anchor": anchor(name), "note": note, "cells": cells}
 
 
-def _heat(cell: Cell) -> dict[str, Any]:
+def _heat(report: AuditResult, cell: Cell, seen: str) -> dict[str, Any]:
     """Format a cell: mean, interval, verdict, and words beside it (runs, chance, epsilon).
 
     `css`, `mark` and `share` say how it looks: style class, character, and length of its bar in hundredths.
@@ -131,20 +152,21 @@ def _heat(cell: Cell) -> dict[str, Any]:
     look, unsure, failed = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE, search_failed(cell)
     extra = chance_text(cell)
     if cell.verdict.word in FOUND and cell.leakage.mean < 0:
-        extra = f"one run: {leak_text(cell.highest)}"  # the mean hides why it is a leak
-    elif cell.epsilon is not None and not extra:
-        extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
-    origin = "found in sums" if cell.note == ADDED else ""
-    extra = "; ".join(text for text in (runs_text(cell), origin, extra, cell.worse_than, cell.bound) if text)
+        extra = f"one run: {leak_text(cell.runs.highest)}"  # the mean hides why it is a leak
+    elif (epsilon := report.cost(cell).promised(cell.view)) is not None and not extra:
+        extra = f"ε = {epsilon:g}" if isinstance(epsilon, float) else f"ε {epsilon}"
+    origin = "found in sums" if cell.reach.added else ""
+    beside = (runs_text(cell), origin, seen, extra, worse_than(cell), cell.reach.bound)
     return {
         "mean": ATTACKS_FAILED if failed else leak_text(cell.leakage.mean),
         "interval": "" if failed else interval_text(cell.leakage.low, cell.leakage.high),
         "verdict": cell.said,
         "mark": look.mark,
-        "extra": extra,
+        "extra": [text for text in beside if text],
         "css": look.name,
         "share": 0 if failed else round(100 * min(max(cell.leakage.mean, 0.0), 1.0)),
-        "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
-        f"null {leak_text(cell.null_leakage.mean)}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more."
-        f"{f' Inconclusive: {why_inconclusive(cell)}.' if unsure else ''}",
+        "title": f"{cell.attack}; error {cell.figure('error_median'):.2g} (median) against "
+        f"{cell.figure('baseline_error'):.2g}; "
+        f"null {leak_text(cell.null_leakage.mean)}; {cell.runs.exposed} of {cell.leakage.seeds} seeds leak .9 or more."
+        f"{f' Inconclusive: {why_inconclusive(cell)}' if unsure else ''}",
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefed._auditing.engine.audit_result import AuditResult
+from securefed._auditing.sentences.table import counted
 
 ROWS = "samples"
 """Kind of secret that is a client's rows."""
@@ -41,12 +42,14 @@ class TooFewNumbers:
         """Largest number of rows that hold no more numbers than the messages do; 1 where a single row holds more."""
         return max(self.numbers // self.columns, 1)
 
-    def words(self) -> str:
-        """Say both numbers, as a clause."""
-        return (
-            f"the messages of {self.rounds} round{'s' * (self.rounds > 1)} hold {self.numbers:,} numbers, the "
-            f"{self.rows} rows of a client {self.unknowns:,}"
-        )
+    def places(self) -> dict[str, object]:
+        """Return both numbers, for a sentence."""
+        return {
+            "rounds": counted(self.rounds, "round"),
+            "numbers": self.numbers,
+            "rows": counted(self.rows, "row"),
+            "unknowns": self.unknowns,
+        }
 
 
 def too_few_numbers(report: AuditResult, algorithm: str) -> TooFewNumbers | None:

@@ -1,6 +1,6 @@
 """Say which command to run next: to settle what an audit left open, and to be advised on settings.
 
-The page's list of what to do (`actions`) asks `open_runs` and `advised_first`. A cell of the report is one attack on
+The page and the terminal show `open_runs` and `advised_first` below the cards. A cell of the report is one attack on
 one secret in one view (what an attacker sees), over all runs, each with a seed of its own. It holds
 
     leakage, null_leakage     mean and 95 % interval of 1 - error / error of a guess, and the same of chance: of the
@@ -36,8 +36,10 @@ from securefed._auditing.engine.statistics import (
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes
-from securefed._auditing.report.report_words import listed, search_failed, short
+from securefed._auditing.report.report_words import search_failed
 from securefed._auditing.report.selections import PLAIN, alone, strongest
+from securefed._auditing.sentences.names import short
+from securefed._auditing.sentences.table import NOTHING, counted, listed, say
 from securefed._catalogue import algorithms
 
 _MORE: Final = 4
@@ -62,10 +64,12 @@ class NextRun(NamedTuple):
     """One command to run next.
 
     Attributes:
-        why: what is open, its cause, and what the command changes, in one sentence.
+        names: the algorithms of which something is open.
+        why: the cause, and what the command changes.
         command: the command to paste; empty where nothing smaller is left to try.
     """
 
+    names: str
     why: str
     command: str
 
@@ -107,53 +111,62 @@ def _open(report: AuditResult) -> list[Cell]:
     return [cell for cell in best if cell.verdict.word == INCONCLUSIVE or weak(cell)]
 
 
+def _next(
+    report: AuditResult, cells: Sequence[Cell], reason: str, changes: Mapping[str, Any], **places: object
+) -> NextRun:
+    """Make one suggestion for all algorithms of some cells; without changes there is no command."""
+    why = say("next", NOTHING, NOTHING, reason, **places)
+    names = listed(short(cell.algorithm) for cell in cells)
+    return NextRun(names, why, _command(report, cells, **changes) if changes else "")
+
+
 def _more_seeds(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
     """Suggest more runs for all cells whose results scatter too much, and say how small a leak they would show.
 
     Below `ENOUGH` runs no interval can be trusted, so that number is suggested first. An audit of a recording has one
-    run for each recorded upload, and cannot have more.
+    run for each recorded upload, and cannot have more. Where no number of runs tells, since guessing alone reaches
+    too far (`PARTIAL_FROM`) or the results scatter, the suggestion says what would help.
     """
     if not cells:
         return []
     shared = report.settings[AUDIT]
     done = shared["seeds"]
+    runs = {"done": counted(done, "run"), "runs": counted(done, "run")}
     if done < ENOUGH:
-        why = f"{_names(cells)}: {done} run{'s are' if done > 1 else ' is'} too few to tell; {ENOUGH} are the fewest."
-        return [NextRun(why, _command(report, cells, seeds=ENOUGH))]
-    start = f"{_names(cells)}: the results of {done} runs scatter too much to tell"
+        return [_next(report, cells, "few runs", {"seeds": ENOUGH}, **runs, enough=ENOUGH)]
     seeds = min(_MORE * done, shared.get("recorded", _MORE * done))
+    if seeds == done:
+        return [_next(report, cells, "recording", {}, **runs)]
+    runs["runs"] = counted(seeds, "run")
     levels: dict[str, tuple[float, Cell]] = {}  # by algorithm, its cell in which the runs show least
     for cell in cells:
         level = _shown_leak(cell, shared["acceptable"], seeds)
         levels[cell.algorithm] = max(levels.get(cell.algorithm, (0.0, cell)), (level, cell), key=lambda pair: pair[0])
-    shown: dict[float, list[Cell]] = {}
-    for level, cell in levels.values():
-        shown.setdefault(level, []).append(cell)
-    hopeless = shown.pop(math.inf, [])
-    if seeds == done:
-        return [NextRun(f"{start}. The recording holds no further uploads; record more rounds.", "")]
-    if not shown:
-        return [NextRun(f"{start}, and {seeds} would not tell; {_more_rows(report, hopeless)}.", "")]
-    leaks = sorted(shown.items(), key=lambda pair: pair[0])
-    clauses = [f"a leak of {level:g}{f' in {_names(same)}' if len(levels) > 1 else ''}" for level, same in leaks]
-    why = f"{start}. {seeds} runs{_duration(report, seeds)} would show {listed(clauses)}."
-    if hopeless:
-        why += f" In {_names(hopeless)} they would not tell; {_more_rows(report, hopeless)}."
-    told = {cell.algorithm for _, same in leaks for cell in same}
-    return [NextRun(why, _command(report, [cell for cell in cells if cell.algorithm in told], seeds=seeds))]
+    out = []
+    for level in sorted({pair[0] for pair in levels.values()}):
+        same = [cell for one, cell in levels.values() if one == level]
+        if math.isfinite(level):
+            out.append(
+                _next(report, same, "seeds", {"seeds": seeds}, **runs, time=_duration(report, seeds), leak=level)
+            )
+        elif (chance := max(cell.null_leakage.high for cell in same)) > PARTIAL_FROM:
+            out.append(_next(report, same, "hopeless guess", {}, **runs, chance=chance))
+        else:
+            out.append(_next(report, same, "hopeless scatter", {}, **runs))
+    return out
 
 
 def _duration(report: AuditResult, seeds: int) -> str:
-    """Say how long so many runs take at the pace of the audit, as part of a sentence; empty if that is not known.
+    """Say in brackets how long so many runs take at the pace of the audit; empty if that is not known.
 
     The attacks of an audit without a command share its argument `seconds`, whatever the number of runs.
     """
     times = seeds / report.settings[AUDIT]["seeds"]
     if not report.command:
-        return f" (all share `seconds`, so give {times:.0f} times as many)"
+        return f" (with {times:.0f} times the `seconds`)"
     seconds = report.seconds * times
     unit = next((pair for pair in ((3600, "hours"), (60, "minutes")) if seconds >= 2 * pair[0]), (1, "seconds"))
-    return f", in about {seconds / unit[0]:.0f} {unit[1]} at the pace of this audit," if seconds else ""
+    return f" (about {seconds / unit[0]:.0f} {unit[1]})" if seconds else ""
 
 
 def _shown_leak(cell: Cell, acceptable: float, seeds: int) -> float:
@@ -165,23 +178,12 @@ def _shown_leak(cell: Cell, acceptable: float, seeds: int) -> float:
     return math.inf
 
 
-def _more_rows(report: AuditResult, cells: Sequence[Cell]) -> str:
-    """Say what would help where no number of runs tells: rows that are harder to guess, or results that scatter less.
-
-    Chance is too high where it is above `PARTIAL_FROM`, the leakage from which data count as exposed in part.
-    """
-    chance = max(cell.null_leakage.high for cell in cells)
-    if chance > PARTIAL_FROM:
-        return f"guessing alone reaches {chance:.2f}, which rows that differ more from each other would lower"
-    return "a setting that leaks less, with more rows a client or more noise, would scatter less"
-
-
 def _smaller(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
     """Suggest a smaller case where the search of an attack did not explain the messages.
 
     Where the messages hold fewer numbers than the rows, no search can succeed, and other questions are suggested.
     """
-    groups: dict[tuple[str, str, Any], list[Cell]] = {}
+    groups: dict[tuple[str, int, tuple[tuple[str, Any], ...]], list[Cell]] = {}
     short_of: dict[str, list[Cell]] = {}
     for cell in cells:
         if too_few_numbers(report, cell.algorithm) is None:
@@ -189,52 +191,42 @@ def _smaller(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
         else:
             short_of.setdefault(cell.algorithm, []).append(cell)
     out = [run for same in short_of.values() for run in _undetermined(report, same)]
-    for (words, option, value), same in groups.items():
-        start = f"{_names(same)}: the attack found nothing that explains the messages, which more runs do not change"
-        if not option:
-            out.append(NextRun(f"{start}; data of fewer columns have less to search for.", ""))
-        else:
-            why = f"{start}; {words} has fewer unknowns, which may or may not settle it."
-            out.append(NextRun(why, _command(report, same, **{option: value})))
-    return out
+    return out + [
+        _next(report, same, reason, dict(changes), count=count) for (reason, count, changes), same in groups.items()
+    ]
 
 
 def _undetermined(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
     """Suggest other questions where the messages of an algorithm hold fewer numbers than the rows."""
     found = too_few_numbers(report, cells[0].algorithm)
     assert found is not None
-    name = _names(cells)
-    why = f"{name}: {found.words()}; equations alone do not determine them. Ask whether single rows can be recognised."
-    rows = f"{found.determined} row{'s' * (found.determined > 1)}"
-    smaller = f"{name}: of a client of {rows} the messages hold as many numbers; audit whether rows come back there."
-    out = [NextRun(smaller, _command(report, cells, rows_per_client=found.determined))]
-    return out if "--membership" in report.command else [NextRun(why, _command(report, cells, membership="")), *out]
+    rows = {"rows": counted(found.determined, "row")}
+    out = [_next(report, cells, "determined", {"rows_per_client": found.determined}, **rows)]
+    if "--membership" not in report.command:
+        out.insert(0, _next(report, cells, "members", {"membership": ""}, **found.places()))
+    return out
 
 
-def _less(report: AuditResult, cell: Cell) -> tuple[str, str, Any]:
-    """Choose what to make smaller: the clients of a sum, else rows, steps or rounds; in words and as an option."""
+def _less(report: AuditResult, cell: Cell) -> tuple[str, int, tuple[tuple[str, Any], ...]]:
+    """Choose what to make smaller, the clients of a sum, else rows, steps or rounds: reason, size, and the option."""
     settings = report.settings[cell.algorithm]
     clients, rounds = report.settings[AUDIT]["clients"], settings["rounds"]
     rows, steps = _rows(report, cell.algorithm), settings.get("sizes", {}).get("local steps")
     if "sum" in cell.view and clients > _LEAST:
-        return f"a sum of {_LEAST} clients", "clients", _LEAST
+        return "clients", _LEAST, (("clients", _LEAST),)
     if rows is not None and rows > 1:
         fewer = max(rows // _SMALLER, 1)
-        return f"a client of {fewer} row{'s' * (fewer > 1)}", "rows_per_client", fewer
+        return "rows", fewer, (("rows_per_client", fewer),)
     if isinstance(steps, int) and steps > 1:
-        return "one local step", "set", "local_steps=1"
+        return "steps", 1, (("set", "local_steps=1"),)
     if rounds > 1:
-        return f"a run of {rounds // 2} round{'s' * (rounds > 3)}", "rounds", rounds // 2
-    return "", "", None
+        return "rounds", rounds // 2, (("rounds", rounds // 2),)
+    return "columns", 0, ()
 
 
 def _rows(report: AuditResult, algorithm: str) -> int | None:
     rows = report.settings[algorithm].get("sizes", {}).get("rows of client 0")
     return None if rows is None else int(rows)
-
-
-def _names(cells: Iterable[Cell]) -> str:
-    return listed(short(cell.algorithm) for cell in cells)
 
 
 def _command(report: AuditResult, cells: Sequence[Cell], **changes: Any) -> str:
@@ -244,7 +236,7 @@ def _command(report: AuditResult, cells: Sequence[Cell], **changes: Any) -> str:
     """
     if not report.command:  # `seeds` is the only argument that every call has
         return ", ".join(f"{name}={value!r}" for name, value in changes.items() if name == "seeds")
-    own = list(dict.fromkeys(_base(cell.algorithm) for cell in cells))
+    own = list(dict.fromkeys(base(cell.algorithm) for cell in cells))
     defenses = list(dict.fromkeys([PLAIN, *(cell.defense for cell in cells)]))
     options = {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
     named = {"--algorithms": ",".join(own), "--defenses": ",".join(defenses)}
@@ -260,7 +252,7 @@ def _folder(changes: Mapping[str, Any]) -> str:
     return "-".join(["audit", *words, *sets]).replace("_", "-")
 
 
-def _base(algorithm: str) -> str:
+def base(algorithm: str) -> str:
     """Return the registered name of an algorithm that stands in the report with its rows a client."""
     return algorithm.partition(" (")[0]
 
@@ -299,7 +291,7 @@ def advice_command(report: AuditResult, algorithm: str) -> str:
 
     Where the audit accepts less than `securefed advise` can search for, the command asks for the least that it can.
     """
-    if not report.command or _base(algorithm) not in algorithms.names or report.settings[AUDIT]["clients"] < _LEAST:
+    if not report.command or base(algorithm) not in algorithms.names or report.settings[AUDIT]["clients"] < _LEAST:
         return ""
     options = [(name, value) for name, value in parsed(report.command) if name in _KEPT and name != "--rows-per-client"]
     sizes = dict(parsed(report.command)).get("--rows-per-client", "")
@@ -307,7 +299,7 @@ def advice_command(report: AuditResult, algorithm: str) -> str:
         rows = str(_rows(report, algorithm)) if "," in sizes else sizes
         options.append(("--rows-per-client", rows))
     options.append(("--acceptable", f"{max(report.settings[AUDIT]['acceptable'], LEAST_ACCEPTABLE):g}"))
-    return _joined(f"securefed advise {_base(algorithm)}", options)
+    return _joined(f"securefed advise {base(algorithm)}", options)
 
 
 def advised_first(report: AuditResult) -> tuple[str, str]:

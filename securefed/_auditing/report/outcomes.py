@@ -21,13 +21,12 @@ from securefed._auditing.engine.allowed_views import (
     Ruling,
     default_threshold,
     judge,
-    limits_of,
 )
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, upper
-from securefed._auditing.report.report_words import in_sentence, short
 from securefed._auditing.report.selections import PLAIN, Remedy, alone, remedies, strongest
+from securefed._auditing.sentences.names import short
 
 _SINGLE: Final = "server"
 """View of single messages: what leaks from plain ones there must have been looked for under a protection."""
@@ -60,13 +59,7 @@ def outcomes(report: AuditResult) -> list[Outcome]:
     A protection holds if the upper end of every interval is at most the audit's acceptable leakage. Where plain
     messages alone were attacked, nothing can be said of protection, and the algorithm is left out unless they hold.
     """
-    level = report.settings[AUDIT]["acceptable"]
-    out = []
-    for name in report.algorithms:
-        cells = [cell for cell in report.of(name) if cell.owner == CLIENT and cell.view in alone(report)]
-        if (found := _outcome(report, name, level, cells)) is not None:
-            out.append(found)
-    return out
+    return [found for name in report.algorithms if (found := outcome_of(report, name)) is not None]
 
 
 def rulings(report: AuditResult, algorithm: str) -> dict[str, Ruling]:
@@ -99,25 +92,13 @@ def _of_all_clients(report: AuditResult, algorithm: str, defense: str) -> dict[s
     """Say what the sums of a setting tell of all clients' data together and of people in it, as JSON values."""
     seen = [cell for cell in report.of(algorithm) if cell.defense == defense and cell.view in alone(report)]
     found = strongest(cell for cell in seen if cell.owner == FEDERATION)
-    read = (cell.part for cell in found.values() if cell.secret == "people" and cell.verdict.word in FOUND)
+    read = (cell.read.part for cell in found.values() if cell.secret == "people" and cell.verdict.word in FOUND)
     words = {cell.verdict.word for cell in found.values() if cell.secret != "people"}
     order = (EXPOSED, PARTIAL, INCONCLUSIVE, NOT_DETECTED)
     return {
         "all clients": next((one for one in order if one in words), "not attacked"),
         "people": list(dict.fromkeys(read)),
     }
-
-
-def limits(same: Sequence[Outcome], defenses: Sequence[str]) -> str:
-    """Say what the word of several algorithms under protections that hold for each of them does not cover.
-
-    Args:
-        same: algorithms that some of the protections hold for.
-        defenses: names of these protections.
-    """
-    return limits_of(
-        {(item.name, in_sentence(defense)): item.rulings[defense] for item in same for defense in defenses}
-    )
 
 
 def _setting(report: AuditResult, algorithm: str, defense: str) -> Allowance | None:
@@ -153,15 +134,15 @@ def _states(
     return found
 
 
-def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]) -> Outcome | None:
-    """Sort one algorithm; `None` where plain messages leak and no protection was attacked.
+def outcome_of(report: AuditResult, name: str) -> Outcome | None:
+    """Sort one algorithm; `None` where plain messages leak and no protection was attacked, or nothing was.
 
     Args:
         report: the report of the audit.
         name: the name of the algorithm in the report.
-        level: leakage that is accepted.
-        cells: on one client's data in the views of the server alone.
     """
+    level = report.settings[AUDIT]["acceptable"]
+    cells = [cell for cell in report.of(name) if cell.owner == CLIENT and cell.view in alone(report)]
     protected = [cell for cell in cells if cell.defense != PLAIN]
     # unprotected messages hide no more than protected ones
     bare = not any(cell.verdict.word in FOUND and upper(cell.leakage) > level for cell in protected)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from securefed._auditing.engine.results import Artifact
 from securefed._auditing.report.neighbour_graph import neighbour_graphs
-from securefed._auditing.report.report_words import secret_title
+from securefed._auditing.sentences.names import secret_title
 from securefed._extras import needed_for
 from securefed._tensors import Array
 

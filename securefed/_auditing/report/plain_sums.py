@@ -17,7 +17,7 @@ from typing import Final
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import FOUND
-from securefed._auditing.report.selections import ADDED, PLAIN, strongest, weight
+from securefed._auditing.report.selections import PLAIN, strongest, weight
 from securefed.attacks.views import ACTIVE_SERVER, SUM_ONLY
 
 _EXACT: Final = ("quantise", "secure_aggregation", "paillier", "paillier_threshold", "ckks")
@@ -43,20 +43,16 @@ def with_sums(report: AuditResult) -> AuditResult:
                 cell,  # what was found is that of the sums; how it ran, that of unprotected messages
                 defense=PLAIN,
                 view=key[1],
-                utility=plain.utility,
-                bytes_per_client_round=plain.bytes_per_client_round,
-                seconds_per_round=plain.seconds_per_round,
-                epsilon=None,
-                note=ADDED,
+                reach=replace(cell.reach, added=True),
             )
     return replace(report, cells=(*report.cells, *more.values())) if more else report
 
 
 def added(report: AuditResult) -> tuple[Cell, ...]:
     """Select the cells that `with_sums` added."""
-    return tuple(cell for cell in report.cells if cell.note == ADDED)
+    return tuple(cell for cell in report.cells if cell.reach.added)
 
 
 def as_attacked(report: AuditResult) -> AuditResult:
     """Return the report without the cells that `with_sums` added."""
-    return replace(report, cells=tuple(cell for cell in report.cells if cell.note != ADDED))
+    return replace(report, cells=tuple(cell for cell in report.cells if not cell.reach.added))

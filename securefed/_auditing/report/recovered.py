@@ -16,8 +16,9 @@ from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact, Cell
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.report.pictures import evidence, kind_of
-from securefed._auditing.report.report_words import in_sentence, leak_text, protection, secret_title, short
+from securefed._auditing.report.report_words import leak_text
 from securefed._auditing.report.selections import PLAIN, alone, weight
+from securefed._auditing.sentences.names import in_sentence, protection, secret_title, short
 
 _EXAMPLES: Final = 3
 """Largest number of pictures of an example on the first screen, so that two examples fit beside each other."""
@@ -98,7 +99,7 @@ def _shown(report: AuditResult, cell: Cell, artifact: Artifact) -> dict[str, Any
     """Return a sentence about a cell as `text`, and its artifact for the template as `evidence`."""
     text = (
         f"{protection(cell.defense)}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
-        f"leakage {leak_text(cell.leakage.mean)}, median error {cell.error_median:.1e}."
+        f"leakage {leak_text(cell.leakage.mean)}, median error {cell.figure('error_median'):.1e}."
     )
     return {
         "text": text,

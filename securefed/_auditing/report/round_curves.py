@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from securefed._auditing.engine.seed_result import DEFAULT_SETTING, SeedResult, Trace
-from securefed._auditing.report.report_words import secret_title
+from securefed._auditing.sentences.names import secret_title
 from securefed._tensors import Array
 
 Curve = Mapping[str, Any]

@@ -7,8 +7,8 @@ A leakage is 1 for an exact estimate and 0 for one no better than a guess.
 
 A cell's verdict (`statistics.verdict`) is one of four words: exposed (a leakage of .9 or more) or partial, which state
 a leak (FOUND); not detected, with the smallest leak that would have been (`detectable`); or inconclusive.
-`cell.explained` is the share of the runs whose messages the attack's estimate explains, NaN where it cannot tell; below
-SIGHTED, .8, a search counts as failed.
+`cell.runs.explained` is the share of the runs whose messages the attack's estimate explains, NaN where it cannot tell;
+below SIGHTED, .8, a search counts as failed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, PARTS, RECORD, Cell
+from securefed._auditing.engine.run_costs import RunCosts
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, SIGHTED, upper
 from securefed.attacks.views import CHANGING_SURVIVORS, SMALLEST_SUM
 
@@ -29,8 +30,6 @@ PLAIN: Final = "plain"
 _ANOTHER_PARTY: Final = frozenset({"paillier", "paillier_threshold", "ckks"})
 """Defences that need a key holder or a dealer, whom all trust, beside server and clients: no saving of bytes is worth
 one where a defence without it holds."""
-ADDED: Final = "found by an attack on sums of the messages, which whoever reads the messages can add up"
-"""Note of a cell that stands for unprotected messages, though the attack was made on sums (`plain_sums`)."""
 ONE_CLIENT: Final = "one client's data"
 ALL_CLIENTS: Final = "all clients' pooled data"
 
@@ -88,14 +87,14 @@ def weight(cell: Cell) -> tuple[int, float]:
     """Rank a cell by how much it tells: what it found comes first, by mean leakage, of statistics after data.
 
     Then follows silence: of an attack that explains the messages, then of one that failed, then of one that cannot
-    tell: `cell.explained`, the share of the runs whose messages its estimate explains, is then NaN. So the silence of
-    an attack that cannot tell never hides that another one failed.
+    tell: `cell.runs.explained`, the share of the runs whose messages its estimate explains, is then NaN. So the silence
+    of an attack that cannot tell never hides that another one failed.
     """
     if cell.verdict.word in FOUND:
         return (3 if cell.secret in PARTS else 4), cell.leakage.mean
     if cell.verdict.word == INCONCLUSIVE:
         return 1, cell.leakage.mean
-    return 0 if math.isnan(cell.explained) else 2, cell.leakage.mean
+    return 0 if math.isnan(cell.runs.explained) else 2, cell.leakage.mean
 
 
 def worst(report: AuditResult, algorithm: str, defense: str, owner: str) -> Cell | None:
@@ -140,7 +139,7 @@ def remedies(report: AuditResult, algorithm: str, level: float, views: Sequence[
         # nothing is shown by attacks that could have missed such a leak, nor where a secret was not attacked that plain
         # messages give away
         # a leak that is known of sums does not say that a failed attack on single messages would find no more
-        attacked = strongest((cell for cell in cells if cell.note != ADDED), by_owner=True)
+        attacked = strongest((cell for cell in cells if not cell.reach.added), by_owner=True)
         unknown = any(_blind(cell, level) for cell in attacked.values())
         unknown |= not leaked <= {cell.secret for cell in (*cells, *records)}
         if cells and max(leaks) <= level and not unknown:
@@ -155,11 +154,11 @@ def _blind(cell: Cell, level: float) -> bool:
     A search that does not explain the messages ended elsewhere: what it found is the least that leaks, not the most.
     """
     quiet = cell.verdict.word == NOT_DETECTED and not cell.verdict.detectable <= level
-    return quiet or cell.verdict.word == INCONCLUSIVE or cell.explained < SIGHTED
+    return quiet or cell.verdict.word == INCONCLUSIVE or cell.runs.explained < SIGHTED
 
 
 def _remedy(report: AuditResult, cell: Cell, leak: float) -> Remedy:
     plain = next((c for c in report.of(cell.algorithm) if c.defense == PLAIN), None)
-    more = cell.bytes_per_client_round / plain.bytes_per_client_round if plain else math.nan
-    lost = plain.utility - cell.utility if plain else math.nan
-    return Remedy(cell.defense, leak, more, cell.utility, lost)
+    run, bare = report.cost(cell), report.cost(plain) if plain else RunCosts("", "")
+    more = run.bytes_per_client_round / bare.bytes_per_client_round
+    return Remedy(cell.defense, leak, more, run.utility, bare.utility - run.utility)

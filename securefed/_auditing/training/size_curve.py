@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from securefed._auditing.report.report_words import listed
+from securefed._auditing.sentences.table import listed
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.lookup_tables import NONE_HELD, HeldCategories

@@ -172,10 +172,9 @@ def _without_shadow(report: Report) -> Report:
     def noted(cell: Cell) -> Cell:
         if cell.secret != "membership" or cell.view in ran:
             return cell
-        why = f"{SHADOW}, the strongest attack on membership, did not run"
         quiet = cell.verdict.word == NOT_DETECTED
         judged = replace(cell.verdict, word=INCONCLUSIVE) if quiet else cell.verdict
-        return replace(cell, verdict=judged, without=SHADOW, note="; ".join(filter(None, (cell.note, why))))
+        return replace(cell, verdict=judged, reach=replace(cell.reach, without=SHADOW))
 
     return replace(report, cells=tuple(noted(cell) for cell in report.cells))
 
