@@ -87,7 +87,7 @@ def scores(leaks, explained):
 
 
 def test_what_stays_open_is_said_where_an_attack_explains_the_messages_and_finds_nothing() -> None:
-    said = "the rest may be known: the messages leave open its scale"
+    said = "The rest may be known: the messages leave open its scale."
     for leak, explained, named in ((-0.5, True, True), (1.0, True, False), (-0.5, False, False)):
         found = [replace(one, open="its scale") for one in scores([leak] * 10, [explained] * 10)]
         (cell,) = gather(found)

@@ -178,7 +178,7 @@ def test_a_client_that_alone_is_given_away_is_named_and_fails_the_gate() -> None
     read = cell(found, "generic/clear")
     assert read.leakage.high < 0.9
     assert (read.verdict.word, read.client, read.reconstructed) == ("partial", 2, True)
-    assert "client 2 was reconstructed" in str(found)
+    assert "Client 2 was reconstructed" in str(found)
     with pytest.raises(AssertionError, match="client 2 was reconstructed"):
         assert_leakage_below(0.95, found)
 

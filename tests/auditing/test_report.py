@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.cell_parts import Estimate, Reach, Read, RunCounts
+from securefed._auditing.engine.cell_parts import EstimateFigures, Reach, Read, RunCounts
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.run_costs import RunCosts
 from securefed._auditing.engine.statistics import Interval, Verdict, verdict
@@ -43,7 +43,7 @@ def cell(algorithm: str, defense: str, view: str, leak: float, secret: str = CLI
     explained = float(changes.get("explained", 1.0))  # type: ignore[arg-type]
     parts = {
         "runs": RunCounts(exposed=10 if leak > 0.9 else 0, explained=1.0),
-        "figures": Estimate(1 - leak, 1 - leak, 1.0, 0.0, 1.0, 1, 1.0),
+        "figures": EstimateFigures(1 - leak, 1 - leak, 1.0, 0.0, 1.0, 1, 1.0),
         "read": Read(),
         "reach": Reach(),
     }

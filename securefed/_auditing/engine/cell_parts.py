@@ -32,7 +32,7 @@ class RunCounts:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class EstimateFigures:
     """Figures of attacks that estimate data, as means over the runs.
 
     Attributes:
@@ -55,7 +55,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Recognition:
+class MembershipFigures:
     """Figures of attacks that tell whether a record took part.
 
     Attributes:
@@ -65,7 +65,7 @@ class Recognition:
     tpr: float = math.nan
 
 
-Figures = Estimate | Recognition
+Figures = EstimateFigures | MembershipFigures
 
 
 @dataclass(frozen=True)

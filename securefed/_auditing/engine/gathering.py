@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from securefed._auditing.engine.cell_parts import Estimate, Figures, Reach, Read, Recognition, RunCounts
+from securefed._auditing.engine.cell_parts import EstimateFigures, Figures, MembershipFigures, Reach, Read, RunCounts
 from securefed._auditing.engine.column_scores import columns_read
 from securefed._auditing.engine.explained_messages import fall_back_on_guess
 from securefed._auditing.engine.results import FEDERATION, Attempt, Cell, owner
@@ -99,8 +99,8 @@ def _cell(group: Sequence[Attempt], seeds: int) -> Cell:
 def _figures(group: Sequence[Attempt]) -> Figures:
     """Average the figures of the attack's family; a rate of true positives tells that it recognises records."""
     if not all(math.isnan(a.tpr) for a in group):
-        return Recognition(mean_known([a.tpr for a in group]))
-    return Estimate(
+        return MembershipFigures(mean_known([a.tpr for a in group]))
+    return EstimateFigures(
         error=mean_known([a.error for a in group]),
         error_median=median(a.error for a in group),
         baseline_error=mean_known([a.baseline for a in group]),

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, IMPLIED, ON_REQUEST, POOLED, SECRETS, Cell, Secret
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for, upper
@@ -90,7 +90,7 @@ def require_limit(limit: float, name: str) -> None:
         )
 
 
-def reasons(report: Report, limit: float, views: Sequence[str] = (), secrets: Sequence[str] = ()) -> list[Reason]:
+def reasons(report: AuditResult, limit: float, views: Sequence[str] = (), secrets: Sequence[str] = ()) -> list[Reason]:
     """List every reason to fail; empty if all that was asked for ran, is known, and leaks at most `limit`.
 
     Of named views and secrets all must have been attacked for every algorithm, and one under every defence.
@@ -126,7 +126,9 @@ def reasons(report: Report, limit: float, views: Sequence[str] = (), secrets: Se
     return out + _unattacked(report, cells, views, secrets)
 
 
-def _unattacked(report: Report, cells: Sequence[Cell], views: Sequence[str], secrets: Sequence[str]) -> list[Reason]:
+def _unattacked(
+    report: AuditResult, cells: Sequence[Cell], views: Sequence[str], secrets: Sequence[str]
+) -> list[Reason]:
     """List the named views and secrets that no attack looked at, of an algorithm or of one defence.
 
     Args:
@@ -171,7 +173,7 @@ def require_names(views: Sequence[str], secrets: Sequence[str], options: tuple[s
         )
 
 
-def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
+def leaks(report: AuditResult, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
     """List every cell whose `upper` end reaches the limit, and every client, row or column that was reconstructed.
 
     The scatter of a silent estimate that was computed from another secret's does not count where an attack on its own
@@ -195,7 +197,7 @@ def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
     return out + [f"{_place(cell)}: {cell.given_away} was reconstructed" for cell in cells if cell.given_away]
 
 
-def absent(report: Report, views: Sequence[str]) -> list[str]:
+def absent(report: AuditResult, views: Sequence[str]) -> list[str]:
     """List what did not run of some view that counts, in sentences; an algorithm or a defence stands for all its views.
 
     Args:
@@ -205,7 +207,7 @@ def absent(report: Report, views: Sequence[str]) -> list[str]:
     return [str(item) for item in report.missing if not item.view or item.view in views]
 
 
-def blind(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
+def blind(report: AuditResult, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
     """List every secret that no attack searched for, and every attack that would not have seen a leak of `limit`.
 
     The arguments are those of `leaks`; there is one sentence for each.
@@ -227,7 +229,7 @@ def _seen(detectable: float) -> str:
     return f"only a leak of {detectable:.2f}" if detectable <= 1 else "no leak, not even of everything,"
 
 
-def unsearched(report: Report, view: str, secret: Secret) -> str | None:
+def unsearched(report: AuditResult, view: str, secret: Secret) -> str | None:
     """Say why no attack would have seen a leak of a secret in a view; `None` if one would, or if there is none to see.
 
     Only an attack whose estimate was scored for this very secret has searched for it. Pooled secrets, the data of all
@@ -246,17 +248,17 @@ def unsearched(report: Report, view: str, secret: Secret) -> str | None:
     return f"{view}, {secret}: no attack would have seen a leak: {'; '.join([*unsure, *skipped]) or 'none was tried'}"
 
 
-def has_label_counts(report: Report) -> bool:
+def has_label_counts(report: AuditResult) -> bool:
     """Whether counts of labels were among the secrets."""
     return asks_for(report, "labels")
 
 
-def asks_for(report: Report, secret: str) -> bool:
+def asks_for(report: AuditResult, secret: str) -> bool:
     """Whether a secret beside the rows was among those that the audit looked for."""
     return any(secret in report.settings[name].get("also attacked", "") for name in report.algorithms)
 
 
-def _chosen(report: Report, views: Sequence[str], secrets: Sequence[Secret]) -> list[Cell]:
+def _chosen(report: AuditResult, views: Sequence[str], secrets: Sequence[Secret]) -> list[Cell]:
     return [cell for cell in report.cells if cell.view in views and cell.secret in secrets]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from securefed._auditing.engine.audit_result import FORMAT
-from securefed._auditing.engine.cell_parts import Estimate, Reach, Read, Recognition, RunCounts
+from securefed._auditing.engine.cell_parts import EstimateFigures, MembershipFigures, Reach, Read, RunCounts
 from securefed._auditing.engine.results import NOT_COVERED, Cell
 from securefed._auditing.engine.run_costs import RunCosts
 from securefed._auditing.engine.statistics import Interval, Verdict
@@ -27,7 +27,7 @@ PLACE: Final = ("algorithm", "defense", "view", "attack", "secret")
 _LEAK: Final = ("mean", "low", "high")
 _RENAMED: Final = {"exposed": "exposed_seeds", "whole": "reconstructed"}
 """Fields of a cell's parts that had another name in formats 1 and 2."""
-Part = TypeVar("Part", RunCounts, Estimate, Recognition, Read, Reach)
+Part = TypeVar("Part", RunCounts, EstimateFigures, MembershipFigures, Read, Reach)
 
 
 def read(path: Path) -> AuditJson:
@@ -90,7 +90,9 @@ def _cell(values: Mapping[str, Any]) -> Cell:
         null_leakage=_interval(values.get("null_leakage")),
         verdict=Verdict(values["verdict"], math.nan if detectable is None else detectable),
         runs=_part(RunCounts, runs),
-        figures=_part(Recognition, figures) if figures.get("tpr") is not None else _part(Estimate, figures),
+        figures=_part(MembershipFigures, figures)
+        if figures.get("tpr") is not None
+        else _part(EstimateFigures, figures),
         read=_part(Read, got),
         reach=_part(Reach, reach),
     )

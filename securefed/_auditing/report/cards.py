@@ -120,7 +120,7 @@ def _gate(report: AuditResult, name: str, found: Outcome) -> str:
     cells = tuple(cell for cell in as_attacked(report).of(name) if cell.defense == defense)
     missing = tuple(one for one in report.missing if (one.algorithm, one.defense) == (name, defense))
     judged = replace(report, cells=cells, missing=missing)
-    if base(name) != name or reasons(judged, level, views, (CLIENT,)):  # type: ignore[arg-type]
+    if base(name) != name or reasons(judged, level, views, (CLIENT,)):
         return ""
     own = {"--algorithms": name, "--defenses": defense}
     gate = {"--fail-above": f"{level:g}", "--views": ",".join(views), "--secrets": CLIENT, "--out": "audit-gate"}
