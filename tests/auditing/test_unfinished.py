@@ -71,14 +71,14 @@ def test_it_goes_on_where_it_stopped_and_finds_the_same(halfway, monkeypatch) ->
 def test_other_settings_find_nothing(halfway, monkeypatch, change) -> None:
     ran = cut_off_after(9, monkeypatch)
     audit(**SMALL | change, seeds=4, keep=halfway)
-    assert ran == [0, 1, 2, 3]
+    assert ran == [1, 0, 2, 3]
 
 
 def test_other_code_finds_nothing(halfway, monkeypatch) -> None:
     monkeypatch.setattr(unfinished, "_code", lambda: "other")
     ran = cut_off_after(9, monkeypatch)
     audit(**SMALL, seeds=4, keep=halfway)
-    assert ran == [0, 1, 2, 3]
+    assert ran == [1, 0, 2, 3]
 
 
 @pytest.mark.parametrize("damage", first_ones([lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: data[:-3]]))
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_run_again(halfway, monkeypatch, damage) -> None:
     path.write_bytes(damage(path.read_bytes()))
     ran = cut_off_after(9, monkeypatch)
     audit(**SMALL, seeds=4, keep=halfway)
-    assert ran == [0, 2, 3]
+    assert ran in ([0, 2, 3], [1, 2, 3])  # seeds 1 and 0 were kept, and one of the two is damaged
 
 
 def test_tasks_of_one_worker_run_on_one_thread_and_leave_the_caller_its_threads() -> None:
