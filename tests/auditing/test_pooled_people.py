@@ -149,7 +149,7 @@ def test_the_row_of_the_one_person_of_a_class_is_read_where_columns_are_scaled_o
         for one in made.cells
         if one.attack.endswith("class_sums") and (one.secret, one.view) == ("people", "sum only")
     ]
-    assert found.verdict.word == EXPOSED and found.leakage.low > 0.999 and "(class 2)" in found.part
+    assert found.verdict.word == EXPOSED and found.leakage.low > 0.999 and "(class 2)" in found.read.part
 
 
 def test_a_score_of_rare_items_that_one_row_breaks_is_read() -> None:
