@@ -135,8 +135,7 @@ def test_a_setting_that_holds_without_being_advised_says_what_it_leaves_open_of_
     assert "the server reads the row of one person (none of stage)" in line
     said = replace(advice, advised=opened, sentences=sentences(tried, opened, None, 0.1, 0.9, 512))
     assert not pooled_lines(said)  # the answer says it already
-    hidden = replace(quiet, people_leak=0.99, people="the row of one person (class 2)")
-    (line,) = pooled_lines(replace(advice, tried=(hidden,)))
+    (line,) = pooled_lines(replace(advice, tried=(replace(quiet, people_leak=0.99, people="the row of one"),)))
     assert line.startswith("- secure aggregation, 6 rounds: People stand in the sums: the server reads the row of one")
 
 
