@@ -141,9 +141,10 @@ class SecureQueries(Grid):
         if terms.about is None:
             raise ConfigError("this statistic is of a class of your own, which SuperNodes cannot make from the terms")
         asked = self._sums.get(terms.digest)
-        if asked is None or asked.result is None:
-            self._sum(terms, nodes, Message(RecordDict(), nodes[0], _ASKED), None, self._patience)
-        return statistic.estimate(self._sums[terms.digest].result)
+        result = None if asked is None else asked.result
+        if result is None:
+            result = self._sum(terms, nodes, Message(RecordDict(), nodes[0], _ASKED), None, self._patience)
+        return statistic.estimate(result)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send queries of one content, and return one reply: the sums of all numbers of the SuperNodes' replies.
