@@ -135,16 +135,16 @@ class SecureQueries(Grid):
             RoundVoid: too few SuperNodes gave their part.
         """
         if not isinstance(statistic, OneSum):
-            raise ConfigError(f"ask takes a statistic, such as Mean(bound=120); got {type(statistic).__name__}")
+            given = type(statistic).__name__
+            raise ConfigError(f"ask takes a statistic, such as Mean(bound=120, rows=1000); got {given}")
         nodes = self._waited_for()
         terms = replace(statistic.terms(clients=len(nodes), defense=self._defense), max_void=self._max_void)
         if terms.about is None:
             raise ConfigError("this statistic is of a class of your own, which SuperNodes cannot make from the terms")
         asked = self._sums.get(terms.digest)
-        if asked is None or asked.result is None:
-            self._sum(terms, nodes, Message(RecordDict(), nodes[0], _ASKED), None, self._patience)
-        result = self._sums[terms.digest].result
-        assert result is not None
+        result = None if asked is None else asked.result
+        if result is None:
+            result = self._sum(terms, nodes, Message(RecordDict(), nodes[0], _ASKED), None, self._patience)
         return statistic.estimate(result)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
