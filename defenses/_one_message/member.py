@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -87,6 +87,67 @@ def member_step(state: MemberState, session: Session, parties: Parties, request:
     return _confirm(state, session, parties, request) if state.stage == CONFIRM else _open(state, parties, request)
 
 
+_SHOWN = ("ids", "sources", "ciphertexts", "ephemeral", "hashes", "tests", "signatures of uploads", "bundles")
+"""Fields in which the server shows all uploads, without y."""
+
+
+@dataclass(frozen=True)
+class _Uploads:
+    """The uploads as the server shows them to one member: a row of each array for each client.
+
+    Attributes:
+        clients: their clients, ascending.
+        sources: digests of what the contributions are computed from.
+        ciphertexts: hashes of y.
+        ephemeral: the clients' X25519 keys.
+        hashes: of the encrypted shares, (clients, members, 32).
+        tests: the published polynomials.
+        signatures: of the uploads.
+        bundles: this member's encrypted shares.
+    """
+
+    clients: tuple[int, ...]
+    sources: Array
+    ciphertexts: Array
+    ephemeral: Array
+    hashes: Array
+    tests: Array
+    signatures: Array
+    bundles: Array
+
+    def checked(self, row: int, exchange: bytes, parties: Parties) -> tuple[bytes, bytes]:
+        """Return an upload's statement and the seed of its tests, once its client's signature is checked."""
+        client = self.clients[row]
+        seed = seed_of_tests(exchange, client, self.ephemeral[row].tobytes(), self.hashes[row].tobytes())
+        source, ciphertext = self.sources[row].tobytes(), self.ciphertexts[row].tobytes()
+        statement = upload_statement(exchange, client, source, ciphertext, seed, self.tests[row].tobytes())
+        parties.identities.verify(client, statement, self.signatures[row].tobytes(), "the upload that the server shows")
+        return statement, seed
+
+
+def _take_uploads(request: Message, session: Session, parties: Parties, members: int) -> _Uploads:
+    """Read the uploads that the server shows.
+
+    Raises:
+        MalformedError: a field is missing or of another shape, or names a client that is not invited.
+        ContradictionError: fewer uploads than the threshold.
+    """
+    clients = request.take_ids("ids", session.cohort)
+    if (count := len(clients)) < session.plan.threshold:
+        raise ContradictionError(SERVER, f"{count} uploads are fewer than {session.plan.threshold}")
+    length = bundle_bytes(Placing.of(session.plan).encoding)
+    return _Uploads(
+        clients,
+        request.take("sources", np.uint8, (count, HASH_BYTES)),
+        request.take("ciphertexts", np.uint8, (count, HASH_BYTES)),
+        request.take("ephemeral", np.uint8, (count, KEY_BYTES)),
+        request.take("hashes", np.uint8, (count, members, HASH_BYTES)),
+        request.take("tests", np.int64, (count, TESTS, parties.committee.degree + 1)),
+        request.take("signatures of uploads", np.uint8, (count, SIGNATURE_BYTES)),
+        request.take("bundles", np.uint8, (count, length)),
+    )
+
+
 def _check(state: MemberState, session: Session, parties: Parties, request: Message, told: bytes) -> Reply:
     """Open this member's share of every upload, and report the clients whose shares do not fit.
 
@@ -94,8 +155,7 @@ def _check(state: MemberState, session: Session, parties: Parties, request: Mess
         MessageRefused: the request is malformed, of another exchange than this party was told as a client, or shows an
             upload that its client did not sign.
     """
-    names = ("ids", "sources", "ciphertexts", "ephemeral", "hashes", "tests", "signatures of uploads", "bundles")
-    request.expect_fields(("members", "keys", SIGNATURES, "context", *names))
+    request.expect_fields(("members", "keys", SIGNATURES, "context", *_SHOWN))
     members, keys = take_keys(request, parties, session)
     public = public_bytes(private_key(state.secret))
     if state.member not in members or keys[members.index(state.member)].tobytes() != public:
@@ -104,33 +164,19 @@ def _check(state: MemberState, session: Session, parties: Parties, request: Mess
     exchange = exchange_digest(keys_digest(parties.digest(session), members, keys), context)
     if told and told != exchange:
         raise ContradictionError(SERVER, "it told this party of another exchange when it asked for its upload")
-    clients = request.take_ids("ids", session.cohort)
-    if len(clients) < session.plan.threshold:
-        raise ContradictionError(SERVER, f"{len(clients)} uploads are fewer than {session.plan.threshold}")
-    count, degree = len(clients), parties.committee.degree
-    sources = request.take("sources", np.uint8, (count, HASH_BYTES))
-    ciphertexts = request.take("ciphertexts", np.uint8, (count, HASH_BYTES))
-    ephemeral = request.take("ephemeral", np.uint8, (count, KEY_BYTES))
-    hashes = request.take("hashes", np.uint8, (count, len(members), HASH_BYTES))
-    tests = request.take("tests", np.int64, (count, TESTS, degree + 1))
-    signatures = request.take("signatures of uploads", np.uint8, (count, SIGNATURE_BYTES))
-    encoding = Placing.of(session.plan).encoding
-    bundles = request.take("bundles", np.uint8, (count, bundle_bytes(encoding)))
-    secret, place, point = private_key(state.secret), members.index(state.member), parties.committee.point(state.member)
-    statements, fits = np.zeros((count, HASH_BYTES), np.uint8), np.zeros(count, np.uint8)
-    shares = np.zeros((count, encoding.degree), np.int64)
-    for row, client in enumerate(clients):
-        key = ephemeral[row].tobytes()
-        seed = seed_of_tests(exchange, client, key, hashes[row].tobytes())
-        statement = upload_statement(
-            exchange, client, sources[row].tobytes(), ciphertexts[row].tobytes(), seed, tests[row].tobytes()
-        )
-        parties.identities.verify(client, statement, signatures[row].tobytes(), "the upload that the server shows")
+    shown = _take_uploads(request, session, parties, len(members))
+    place, point = members.index(state.member), parties.committee.point(state.member)
+    statements, fits = np.zeros((len(shown.clients), HASH_BYTES), np.uint8), np.zeros(len(shown.clients), np.uint8)
+    shares = np.zeros((len(shown.clients), Placing.of(session.plan).encoding.degree), np.int64)
+    secret = private_key(state.secret)
+    for row, client in enumerate(shown.clients):
+        statement, seed = shown.checked(row, exchange, parties)
         statements[row] = from_bytes(statement)
-        if hashlib.sha256(bundles[row].tobytes()).digest() != hashes[row, place].tobytes():
+        if hashlib.sha256(shown.bundles[row].tobytes()).digest() != shown.hashes[row, place].tobytes():
             raise ContradictionError(SERVER, f"the share that it relays is not the one that client {client} sent")
-        share = _opened(secret, exchange, client, state.member, key, public, bundles[row].tobytes())
-        if share is not None and share_passes(share, point, tests[row], seed):
+        key, bundle = shown.ephemeral[row].tobytes(), shown.bundles[row].tobytes()
+        share = _opened(secret, exchange, client, state.member, key, public, bundle)
+        if share is not None and share_passes(share, point, shown.tests[row], seed):
             shares[row], fits[row] = share[:-TESTS], 1
     complaints = 1 - fits
     signature = signed(
@@ -139,8 +185,8 @@ def _check(state: MemberState, session: Session, parties: Parties, request: Mess
         complaints_statement(exchange, state.member, statements.tobytes(), complaints.tobytes()),
     )
     state = replace(
-        state, stage=CONFIRM, secret=b"", exchange=exchange, clients=clients, statements=statements, sources=sources,
-        fits=fits, shares=shares,
+        state, stage=CONFIRM, secret=b"", exchange=exchange, clients=shown.clients, statements=statements,
+        sources=shown.sources, fits=fits, shares=shares,
     )  # fmt: skip
     return state, {"complaints": complaints, SIGNATURE: signature}
 

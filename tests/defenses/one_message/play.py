@@ -161,3 +161,27 @@ def changing(stage: str, parties: tuple[int, ...], change: Callable[[dict[str, A
         return replace(message, body=body)
 
     return alter
+
+
+def reached(stage: str, aggregation: Any = None) -> tuple[Play, Any, dict[int, Any]]:
+    """Play until the requests of a stage are ready; return the play, the server's state and the requests."""
+    play = Play(aggregation or protocol())
+    play.aggregation.server_open(play.session)
+    state, at, outgoing = play.aggregation.server_open(play.session)
+    while at != stage:
+        arrived = {}
+        for party, body in outgoing.items():
+            reply = play.answer(party, Message(RUN, play.number, at, SERVER, party, dict(body)))
+            assert reply is not None
+            arrived[party] = reply
+        _, (state, at, outgoing) = play.serve(state, arrived)
+    return play, state, dict(outgoing)
+
+
+def ask(play: Play, stage: str, party: int, body: Any) -> Message:
+    """Ask a party; its refusal is raised."""
+    play.refused.pop(party, None)
+    reply = play.answer(party, Message(RUN, play.number, stage, SERVER, party, dict(body)))
+    if reply is None:
+        raise play.refused[party]
+    return reply

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed import SERVER, Message
-from securefed.defenses import Identities, Session
+from securefed.defenses import Session
 from securefed.defenses._one_message import client as client_steps
 from securefed.defenses._one_message import member as member_steps
 from securefed.defenses._one_message import ring, server
@@ -19,7 +19,6 @@ from securefed.errors import (
     AuthenticationError,
     BindingError,
     ContradictionError,
-    MalformedError,
     MessageRefused,
     TooFewSurvivors,
 )
@@ -29,12 +28,12 @@ from tests.defenses.one_message.play import (
     IDENTITIES,
     MEMBERS,
     RUN,
-    STAGES,
     Play,
-    changing,
+    ask,
     check_exact,
     planned,
     protocol,
+    reached,
 )
 
 # --- members that lie ------------------------------------------------------------------------------------------------
@@ -184,30 +183,6 @@ def test_a_client_that_cheats_one_member_costs_that_member_and_no_sum(monkeypatc
 # --- a server that deviates ------------------------------------------------------------------------------------------
 
 
-def reached(stage: str, aggregation: Any = None) -> tuple[Play, Any, dict[int, Any]]:
-    """Play until the requests of a stage are ready; return the play, the server's state and the requests."""
-    play = Play(aggregation or protocol())
-    play.aggregation.server_open(play.session)
-    state, at, outgoing = play.aggregation.server_open(play.session)
-    while at != stage:
-        arrived = {}
-        for party, body in outgoing.items():
-            reply = play.answer(party, Message(RUN, play.number, at, SERVER, party, dict(body)))
-            assert reply is not None
-            arrived[party] = reply
-        _, (state, at, outgoing) = play.serve(state, arrived)
-    return play, state, dict(outgoing)
-
-
-def ask(play: Play, stage: str, party: int, body: Any) -> Message:
-    """Ask a party; its refusal is raised."""
-    play.refused.pop(party, None)
-    reply = play.answer(party, Message(RUN, play.number, stage, SERVER, party, dict(body)))
-    if reply is None:
-        raise play.refused[party]
-    return reply
-
-
 def test_a_member_signs_one_set_in_an_exchange() -> None:
     play, _, outgoing = reached("confirm")
     ask(play, "confirm", 0, outgoing[0])
@@ -352,110 +327,6 @@ def test_a_client_uploads_once_and_only_members_are_of_the_committee() -> None:
         ask(play, "upload", 7, outgoing[7])
     with pytest.raises(ContradictionError, match="to no member"):
         ask(play, "keys", 7, {})
-
-
-# --- tampering on the way --------------------------------------------------------------------------------------------
-
-
-def flip(name: str) -> Any:
-    """Change one bit of a field."""
-
-    def change(body: dict[str, Any]) -> None:
-        flat = body[name].reshape(-1).view(np.uint8)
-        flat[flat.size // 2] ^= 1
-
-    return change
-
-
-def fields_of(direction: str) -> list[tuple[str, str]]:
-    """All fields of all messages to or from member 0, who is a client as well."""
-    seen: list[tuple[str, str]] = []
-
-    def note(message: Message) -> Message:
-        if 0 in (message.sender, message.receiver):
-            seen.extend((message.stage, name) for name in message.body if (message.stage, name) not in seen)
-        return message
-
-    Play(**{direction: note}).run()
-    return seen
-
-
-def test_the_tampering_below_reaches_every_field() -> None:
-    assert {stage for stage, _ in fields_of("request")} == set(STAGES) - {"keys"}
-    assert {stage for stage, _ in fields_of("reply")} == set(STAGES)
-
-
-@pytest.mark.parametrize("direction", ["request", "reply"])
-def test_a_bit_that_is_changed_on_the_way_costs_its_party_and_never_the_sum(direction: str) -> None:
-    """Field by field. The control without a change is in every other test."""
-    for stage, name in fields_of(direction):
-        play = Play(**{direction: changing(stage, (0,), flip(name))})
-        found = play.run()
-        check_exact(found, play.plan)
-        assert 0 in play.refused or 0 in found.left_out, (stage, name)
-        assert (0 in found.survivors) == (stage != "upload"), (stage, name)
-
-
-def test_another_type_or_shape_of_any_field_is_refused() -> None:
-    def longer(name: str) -> Any:
-        return lambda body: body.update({name: np.concatenate([body[name], body[name]])})
-
-    def wider(name: str) -> Any:
-        return lambda body: body.update({name: body[name].astype(np.float64)})
-
-    def gone(name: str) -> Any:
-        return lambda body: body.pop(name)
-
-    for direction in ("request", "reply"):
-        for place, (stage, name) in enumerate(fields_of(direction)):
-            change = (longer, wider, gone)[place % 3]
-            play = Play(**{direction: changing(stage, (0,), change(name))})
-            check_exact(play.run(), play.plan)
-            assert isinstance(play.refused[0], MalformedError | ContradictionError), (stage, name, change)
-
-
-def test_a_forged_refusal_is_not_taken_for_a_partys_own() -> None:
-    play, state, _ = reached("upload")
-    own = play.aggregation.client_refusal(play.clients[0], {"why": np.zeros(3, np.uint8)}, play.number)
-    refusal = Message(RUN, play.number, "refusal", 0, SERVER, own)
-    play.aggregation.server_refusal(state, refusal)
-    for forged in (
-        replace(refusal, body={"why": np.zeros(3, np.uint8)}),
-        replace(refusal, body={**own, "why": np.ones(3, np.uint8)}),
-        replace(refusal, sender=1),
-    ):
-        with pytest.raises(MessageRefused):
-            play.aggregation.server_refusal(state, forged)
-
-
-# --- adding up again -------------------------------------------------------------------------------------------------
-
-
-def test_a_third_party_adds_up_the_signed_uploads_again() -> None:
-    play = Play()
-    found = play.run()
-    public = replace(protocol(), identities=Identities(IDENTITIES.public))
-    again = public.recount(play.session, play.replies)
-    assert again.survivors == found.survivors
-    for name, value in found.total.items():
-        assert np.array_equal(again.total[name], value)
-
-
-def test_a_third_party_notices_another_upload_another_set_and_another_context() -> None:
-    play = Play()
-    play.run()
-    public = replace(protocol(), identities=Identities(IDENTITIES.public))
-    without = [reply for reply in play.replies if (reply.stage, reply.sender) != ("upload", 6)]
-    for session, replies in (
-        (play.session, without),
-        (replace(play.session, context=b"d" * 32), play.replies),
-        (replace(play.session, round=play.number + 1), play.replies),
-        (play.session, [*play.replies, play.replies[-1]]),
-    ):
-        with pytest.raises(MessageRefused):
-            public.recount(session, replies)
-    with pytest.raises(MessageRefused):
-        public.recount(play.session, [changing("upload", (3,), flip("low"))(reply) for reply in play.replies])
 
 
 def test_plans_of_other_committees_give_other_exchanges() -> None:
