@@ -22,6 +22,7 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._grouped_sums import Grouped, masking_in
+from securefed.defenses._one_message import OneMessage
 from securefed.errors import ConfigError
 
 COUNT: Final = "count"
@@ -86,9 +87,11 @@ def notes(terms: GuardedTerms) -> tuple[str, ...]:
         out.append(
             f"No result over fewer than {terms.least_parties} parties is released"
             + (
-                ", by the server's word alone."
-                if masking_in(terms.defense.aggregation) is None
-                else ": clients open none."
+                ": clients open none."
+                if masking_in(terms.defense.aggregation) is not None
+                else ": members of the committee open none."
+                if isinstance(terms.defense.aggregation, OneMessage)
+                else ", by the server's word alone."
             )
         )
     if terms.least_parties and not adds_noise(terms.defense):

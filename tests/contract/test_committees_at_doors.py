@@ -71,3 +71,8 @@ def test_a_member_remembers_every_client_of_a_sum(door: type[Door], tmp_path: Pa
     assert made.play(ALL) == ALL
     assert set(made.ledger(0).sums.committee.parties) == set(doors.IDENTITIES.public.values())
     assert not made.ledger(4).sums.committee.parties
+
+
+def test_the_plan_says_who_opens_no_sum_over_too_few_parties() -> None:
+    said = "parties is released: members of the committee open none."
+    assert any(said in assumption for assumption in Statistics.terms.plan.assumptions)
