@@ -233,7 +233,7 @@ def test_messages_that_no_registered_attack_reads_are_attacked_by_simulation(tmp
     assert report.settings["audit"]["acceptable"] == 0.2
     found = [cell.leakage.low for cell in report.cells if (cell.view, cell.secret) == ("server", "gram")]
     assert max(found) > 0.99
-    again = [*open_runs(report), NextRun("", enough_seeds(report))]
+    again = [*open_runs(report), NextRun("", "", enough_seeds(report))]
     assert all(run.command.startswith("securefed audit") for run in again)
     assert all(dict(parsed(run.command))["--algorithms"] == "statistics/ridge" for run in again)
     named = audit(["statistics/ridge"], ["plain"], ["gram/power"], **settings, seeds=1)

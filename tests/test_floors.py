@@ -103,6 +103,7 @@ def test_files_stay_small() -> None:
 
 ROOMS = {
     "alerts": 0,
+    "sentences": 0,
     "engine": 1,
     "active": 2,
     "cases": 2,

@@ -63,6 +63,7 @@ class Committee:
     def of(cls, members: Sequence[ClientId], corrupt: int | None, lost: int) -> Committee:
         """Make a committee; without `corrupt` as many corrupt members as the others allow, one at least."""
         found = tuple(members)
+        check_integer("lost", lost, 0)
         if corrupt is None:
             size = len(found)
             # 3 c + 1 <= m - l, and floor((m + c) / 2) + 1 <= m - l

@@ -114,7 +114,8 @@ class Encoding:
         if limb_bits < 8:
             raise PlanError(
                 f"one message a client: {clients} clients leave {limb_bits} bits of a coefficient of {MODULUS_BITS} "
-                "bits for a contribution; plan for fewer clients, or use secure_aggregation(graph='sparse')"
+                "bits for a contribution; plan for fewer clients, or use secure_aggregation(graph='sparse', "
+                "adversarial=0.1, dropouts=0.1)"
             )
         primes = 1 if ring <= one else 2
         return cls(primes, scale_bits, one + MODULUS_BITS * (primes - 1), limb_bits)

@@ -29,10 +29,10 @@ An upload passes these files, in this order:
 
 An upload that the server does not expect changes no sum, and `SumServer.refusals` says why (`OpenExchange.receive`):
 
-    late     its stage was closed, and its client counts as dropped out: "it was not asked"; between two rounds
-             `SumServer.receive` raises `ConfigError`, and in a later attempt or round it is of another exchange
-    twice    the first one counts: "it has replied already"
-    from another run, exchange or stage    refused by that name; its client may still send the right one
+- Late: its stage was closed, and its client counts as dropped out ("it was not asked"); between two rounds
+  `SumServer.receive` raises `ConfigError`, and in a later attempt or round it is of another exchange.
+- Twice: the first one counts ("it has replied already").
+- From another run, exchange or stage: refused by that name; its client may still send the right one.
 
 Hand in what may be late with `receive(replies, more=True)`: without it each call ends the stage.
 At a client (`SumNode`) each exchange is used up before its upload is computed, and written to the file: a request that

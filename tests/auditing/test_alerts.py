@@ -296,7 +296,7 @@ def test_alerts_stand_first_on_terminal_page_and_json_and_fail_the_command(tmp_p
     assert saved["alerts"][0]["personal"] and saved["alerts"][0]["count"] == 4
     page = (out / "audit.html").read_text()
     first = page.index("Look at the data first")
-    assert first < page.index("Hospital west has 4 rows.") < page.index('class="decision"')
+    assert first < page.index("Hospital west has 4 rows.") < page.index('class="answers"')
     assert "what you read here is personal data" in page
 
 

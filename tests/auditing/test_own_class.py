@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from securefed import Algorithm, Layout, TensorSpec, audit_algorithm
+from securefed._auditing.engine.results import Read
 from securefed._auditing.engine.statistics import Interval, interval, seeds_for, verdict
 from securefed.errors import DataError
 from securefed.testing import assert_leakage_below
@@ -204,8 +205,8 @@ def test_a_gate_names_the_seeds_that_would_tell_and_where_none_would() -> None:
                 cell,
                 leakage=leakage,
                 null_leakage=silent,
-                reconstructed=False,
-                asked=10,
+                read=Read(),
+                runs=replace(cell.runs, asked=10),
                 verdict=verdict(leakage, silent),
             ),
         )

@@ -203,7 +203,7 @@ def test_a_sum_hides_the_statistics_of_one_client() -> None:
 
 
 def test_rows_that_were_attacked_are_not_said_to_be_untested() -> None:
-    assert "not tested" not in " ".join(conclusion(of_descent()))
+    assert "rows were not tested" not in " ".join(conclusion(of_descent()))
 
 
 @pytest.mark.exhaustive

@@ -257,12 +257,12 @@ def test_labels_that_follow_from_the_rows_are_counted_by_the_scale_of_known_rows
 def test_an_estimate_that_is_the_guess_is_no_attack_that_found_nothing(tmp_path: Any) -> None:
     report, _, _ = head(5, nn.CrossEntropyLoss(), 4, _five, bias=False)
     (line,) = [line for line in str(report).splitlines() if "sum only" in line and "training/last layer" in line]
-    assert "no more than a guess (the most that a sum tells of labels" in line
+    assert "no more than a guess (The most that a sum tells of labels" in line
     assert "not detected" not in line and "noticed" not in line
     report.save(tmp_path)
     (written,) = [c for c in json.loads((tmp_path / "audit.json").read_text())["cells"]
                   if (c["view"], c["secret"]) == ("sum only", "labels")]  # fmt: skip
-    assert written["detectable"] is None and "they tell nothing more" in written["bound"]
+    assert written["detectable"] is None and "they tell nothing more" in written["reach"]["bound"]
     page = (tmp_path / "audit.html").read_text()
     assert "label counts (by argument, not by an attack)" in page and "no more than a guess" in page
 

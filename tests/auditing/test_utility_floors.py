@@ -174,7 +174,7 @@ def test_what_is_said_of_floors() -> None:
     assert floor_sentence("accuracy", 0.99, Kept()) == ""
     floored = replace(SETTING, floor=0.6, floor_name=MAJORITY, share=0.93, share_low=0.9)
     costs = sentences([SETTING, floored], floored, None, 0.1, 0.9, 0)[1]
-    assert ", 93% (at least 90%) of what the model adds to its floor of 0.600; a client sends" in costs
+    assert "That is 93% (at least 90%) of what the model adds to its floor of 0.600. A client sends" in costs
     useless = replace(floored, usable=False)
     assert "none is shown to keep 90% of what the model adds" in sentences([useless], None, None, 0.1, 0.9, 0)[0]
     nothing = replace(floored, model=False, usable=False, holds=True)

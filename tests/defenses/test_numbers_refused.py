@@ -19,7 +19,8 @@ ODD = ["1", True, float("nan"), float("inf"), -1, 0, 1.5, [1], None, np.array([1
 NEEDED: dict[str, Any] = {
     "noise_multiplier": 1.0, "norm": 1.0, "quantile": 0.5, "rate": 0.5, "cohort": 2, "clients": 5, "threshold": 3,
     "holders": 5, "epsilon": 1.0, "delta": 1e-5, "rounds": 3, "shape": (3,), "name": "w", "bound": 1.0,
-    "levels": (2, 3), "masking": defenses.secure_aggregation(), "groups": 3,
+    "levels": (2, 3), "masking": defenses.secure_aggregation(), "groups": 3, "committee": range(5),
+    "identities": defenses.Identities.generate(5),
     "edges": (0.0, 1.0), "features": 2, "by": "arm", "statistic": statistics.Mean(2), "times": (1.0, 2.0, 3.0),
 }  # fmt: skip
 """Values of the parameters that have no default."""
@@ -38,7 +39,7 @@ FITS: dict[str, list[Any]] = {
     "Limits.delta": [], "Budget.epsilon": [1.5, float("inf")], "timeout": [1.5, float("inf")], "delta": [], "rate": [],
     "adaptive_clip.rate": [1.5], "quantile": [], "share": [], "calibrate.rounds": [], "evaluate_every": [0],
     "FixedSizeSampling.clients": [], "clip_each.norm": [1.5], "ring": [], "edges": [np.array([1.0, 2.0])],
-    "times": [[1], np.array([1.0, 2.0])], "probabilities": [],
+    "one_message.lost": [0], "times": [[1], np.array([1.0, 2.0])], "probabilities": [],
 }  # fmt: skip
 """Which odd values fit a parameter: by its name, where it stands, or its type."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,11 @@ def test_each_cause_is_told_in_the_words_of_the_page(said: str, caplog: Any) -> 
     lost = cause if isinstance(cause, int) else 0
     with pytest.raises(RoundVoid) as raised:
         run(cause, lost, clients=4 if lost == 4 else 3)
-    assert said in caplog.text + str(raised.value)
+    for _ in range(1000):  # a client writes its log after its reply, in a thread of its own
+        if said in caplog.text + str(raised.value):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"{said!r} is not in {raised.value}\n{caplog.text}")
 
 
 def test_every_row_of_the_page_has_a_cause_here() -> None:

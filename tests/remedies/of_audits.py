@@ -111,13 +111,13 @@ TABLE: dict[str, Followed] = {
         lambda *_: audited(sums),
     ),
     "a JSON of something else": Followed(
-        "securefed/_auditing/report/comparison.py",
+        "securefed/_auditing/report/audit_json.py",
         "but not of an audit",
         lambda folder: compared(folder, "{}"),
         lambda _, folder: compared(folder, None),
     ),
     "no JSON": Followed(
-        "securefed/_auditing/report/comparison.py",
+        "securefed/_auditing/report/audit_json.py",
         "is not JSON (",
         lambda folder: compared(folder, "cells"),
         lambda _, folder: compared(folder, None),
