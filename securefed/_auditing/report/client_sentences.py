@@ -52,10 +52,13 @@ def answer(report: AuditResult, algorithm: str, found: Outcome | None) -> Senten
 
 
 def _lied(report: AuditResult, algorithm: str, found: Outcome) -> bool:
-    """Whether a server that chooses its broadcasts reads a client's data in spite of a protection that holds."""
+    """Whether a server that chooses its broadcasts reads a client's data in spite of what holds.
+
+    Where unprotected messages hold, that is in any setting: what it reads under a protection, it reads without one.
+    """
     held = {one.defense for one in found.remedies}
-    own = (c for c in report.of(algorithm) if c.owner == CLIENT and c.view == ACTIVE_SERVER and c.defense in held)
-    return any(cell.verdict.word in FOUND for cell in own)
+    lied_to = (cell for cell in report.of(algorithm) if cell.owner == CLIENT and cell.view == ACTIVE_SERVER)
+    return any(cell.verdict.word in FOUND for cell in lied_to if found.kind == "safe" or cell.defense in held)
 
 
 def protections(found: Outcome) -> str:
