@@ -135,8 +135,9 @@ class SecureQueries(Grid):
             RoundVoid: too few SuperNodes gave their part.
         """
         if not isinstance(statistic, OneSum):
-            given = type(statistic).__name__
-            raise ConfigError(f"ask takes a statistic, such as Mean(bound=120, rows=1000); got {given}")
+            raise ConfigError(
+                f"ask takes a statistic, such as Mean(bound=120, rows=1000); got {type(statistic).__name__}"
+            )
         nodes = self._waited_for()
         terms = replace(statistic.terms(clients=len(nodes), defense=self._defense), max_void=self._max_void)
         if terms.about is None:
