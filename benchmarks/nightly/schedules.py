@@ -21,6 +21,8 @@ SCHEDULES = (
 CASES = ("tests/defenses", "tests/datasets", "tests/detection", "tests/algorithms", "tests/torch/test_masking.py",
          "tests/test_tensors.py", "tests/test_messages.py", "tests/test_state.py", "tests/test_statistics.py",
          "tests/test_federation_messages.py")  # fmt: skip
+DOORS = ("tests/stats/test_doors.py",)
+"""Every statistic through every door on five tables, of which `make test-all` takes one."""
 QUICK_SCHEDULES = SCHEDULES[:1]
 QUICK_CASES = ("tests/test_messages.py", "tests/test_state.py")
 HOURS = 8
@@ -54,10 +56,11 @@ def play(name: str, paths: tuple[str, ...], profile: str, seed: int, *more: str)
 
 
 def run(quick: bool, seed: int) -> list[Part]:
-    """Play the batteries' schedules, then draw cases for the other tests of hypothesis."""
+    """Play the batteries' schedules, draw cases for the other tests of hypothesis, and take statistics to all doors."""
     profile = "nightly-quick" if quick else "nightly"
     ignored = [f"--ignore={path}" for path in SCHEDULES]
     return [
         play("schedules of dropouts and deviations", QUICK_SCHEDULES if quick else SCHEDULES, profile, seed),
         play("fresh cases of hypothesis", QUICK_CASES if quick else CASES, profile, seed, *ignored),
+        *([] if quick else [play("statistics at every door", DOORS, profile, seed, "-m", "nightly")]),
     ]

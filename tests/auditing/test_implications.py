@@ -348,9 +348,11 @@ def test_advice_states_the_people_in_the_sums_beside_the_leak_of_one_client(tmp_
     advice = advise("pca/ssi", data=_without_owner(patients(tmp_path)), seeds=8, cohorts=())  # the floor needs them
     assert advice.advised is not None and advice.advised.leak_upper < 0.01
     assert advice.advised.pooled_leak > 0.999 and advice.advised.people_leak > 0.999
-    assert (
-        "0.00 at most with 95 % confidence. That is true so far: 1 client or more together with the server may open "
-        "it. That is one client's: the sums give all clients' data together away (a "
-        "leak of 1.00). People stand in the sums: the server reads the row of one person (stage_d)"
-        in advice.sentences[0]
+    said = advice.sentences[0]
+    beside = (
+        "0.00 at most with 95 % confidence.",
+        "1 client or more together with the server may open",
+        "That is one client's: the sums give all clients' data together away (a leak of 1.00).",
+        "People stand in the sums: the server reads the row of one person (stage_d)",
     )
+    assert [said.index(sentence) for sentence in beside] == sorted(said.index(sentence) for sentence in beside)

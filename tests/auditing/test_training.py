@@ -199,7 +199,7 @@ def test_a_sum_hides_the_statistics_of_one_client() -> None:
     counted = cell(report, "sum only", "training/last layer")  # of all clients together, which is the guess
     assert (counted.secret, counted.leakage.mean, counted.verdict.word) == ("labels", 0.0, NOT_DETECTED)
     assert "they tell nothing more" in counted.reach.bound
-    assert "a client's rows were not tested" in " ".join(conclusion(report))
+    assert "A client's rows were not tested." in conclusion(report)
 
 
 def test_rows_that_were_attacked_are_not_said_to_be_untested() -> None:

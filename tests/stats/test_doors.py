@@ -20,13 +20,18 @@ QUICK = {"mean by column", "table", "quantiles", "mean by ward", "least squares,
 
 
 def combinations() -> list[object]:
-    """All statistics, doors and tables; of most statistics `make test` has one door and one table, in turn."""
+    """All statistics, doors and tables.
+
+    Of most statistics `make test` has one door and one table, in turn, and `make test-all` every door and one table.
+    """
     doors, made = list(DOORS), []
     for place, name in enumerate(ENTRIES):
         for door, seed in product(doors, SEEDS):
             turn = door == doors[place % len(doors)] and seed == place % len(SEEDS)
-            kept = turn or (name in QUICK and seed == (place + doors.index(door)) % len(SEEDS))
-            made.append(pytest.param(name, door, seed, marks=() if kept else pytest.mark.exhaustive))
+            own = seed == (place + doors.index(door)) % len(SEEDS)
+            quick = turn or (name in QUICK and own)
+            marks = [] if quick else [pytest.mark.exhaustive] if own else [pytest.mark.exhaustive, pytest.mark.nightly]
+            made.append(pytest.param(name, door, seed, marks=marks))
     return made
 
 
