@@ -49,6 +49,7 @@ def test_the_statistics_app_gives_those_of_the_pooled_rows(tmp_path: Path) -> No
     assert len(found["survival"]) == 10 and found["odds"][0] > 0 > found["odds"][1]
 
 
+@pytest.mark.exhaustive
 def test_scaffold_under_a_secure_sum_is_scaffold_and_finds_what_averaging_misses(tmp_path: Path) -> None:
     """Two weights in one sum: models by numbers of examples, control variates by one for each client."""
     module, out = load("flower_scaffold/scaffold"), tmp_path / "model.npz"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from securefed import chain
 from securefed.defenses import secure_aggregation
@@ -54,6 +55,7 @@ def most_held(defense: Any, clients: int) -> int:
     return meter.most
 
 
+@pytest.mark.exhaustive
 def test_memory_of_a_server_grows_with_the_vector_and_not_with_the_clients() -> None:
     """Measured: 6.9 vectors for 16 clients, 8.0 for 64, of which 0.8 are the clients' encrypted shares.
 

@@ -42,9 +42,10 @@ def test_noise_of_counts_is_as_large_as_it_is_stated(name: str) -> None:
     assert (drawn <= 1).mean() >= LEAST > (drawn <= 0.5).mean()
 
 
+@pytest.mark.exhaustive
 def test_intervals_of_a_regression_under_noise_cover_its_slope() -> None:
     """Rows and noise are drawn anew each time; the interval counts both."""
-    rng, covered, narrow, draws = np.random.default_rng(0), 0, 0, 600
+    rng, covered, narrow, draws = np.random.default_rng(0), 0, 0, 1200
     model = LinearRegression(bound={"x": 1}, target="y", target_bound=4, rows=400, outliers="omit")
     for _ in range(draws):
         tables = []
