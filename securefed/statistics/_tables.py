@@ -35,8 +35,9 @@ from securefed.statistics._suppression import small_cells
 class MissingValues(Statistic):
     """Number of rows without a value, of each column; the value has shape (features,).
 
-    `detail["present"]` is the number of rows with one. A number that is not finite counts as missing. Columns may be of
-    any type.
+    `detail["present"]` is the number of rows with one. Under noise a value is a difference of two sums, `count` and
+    `present`, so that the variances of both (`Estimate.noise`) add up. A number that is not finite counts as missing.
+    Columns may be of any type.
 
     Attributes:
         features: number of columns, where they have no names.
