@@ -343,3 +343,14 @@ def test_numbers_of_several_algorithms_are_never_mixed() -> None:
     lines = conclusion(replace(made, membership=members))
     assert [line[:4] for line in lines if "right in 80%" in line] == ["SSI:"]
     assert [line[:5] for line in lines if "right in 100%" in line] == ["FAPS:"]
+
+
+def test_a_leak_under_one_protection_is_said_beside_what_is_not_known_of_another() -> None:
+    dsgd = OPEN.of("optimization/dsgd")
+    quiet = replace(dsgd[1], defense="ddp", leakage=STUCK.leakage, verdict=STUCK.verdict, runs=STUCK.runs)
+    made = report(*dsgd, quiet)
+    assert card_of(made, "DSGD").answer == "Not known"
+    assert "Under secure aggregation a client's data still leak." in whole(card_of(made, "DSGD"))
+    away = report(*SMALL.cells, replace(dsgd[1], algorithm="pca/ssi", defense="ddp", view=CHANGING_SURVIVORS))
+    assert "Under Distributed DP a client's data leak where clients stay away" in whole(card_of(away, "SSI"))
+    assert "still leak" not in whole(card_of(report(*SMALL.cells), "SSI"))

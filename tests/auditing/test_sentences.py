@@ -82,6 +82,7 @@ def reports() -> list[Report]:
     out += [report(plain, replace(sums, defense="paillier")), report(plain, replace(sums, defense="dp"))]
     out += [report(plain, sums, replace(kept[2], defense="dp"), replace(sums, defense="dp"))]
     out.append(report(plain, *kept, *(replace(one, defense="paillier") for one in kept[:2])))
+    out.append(report(plain, *kept, replace(failed, defense="dp", view=views[0]), cell("pca/ssi", "dp", views[2], 1.0)))
     for leak, word in itertools.product((1.0, 0.5, 0.0, -0.4), ("", "people")):
         pooled = cell("pca/ssi", "secure_aggregation", "sum only", leak, FEDERATION, explained=float(leak >= 0))
         out.append(report(plain, sums, replace(pooled, secret=word) if word else pooled))

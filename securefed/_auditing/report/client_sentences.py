@@ -134,6 +134,34 @@ def _protected(report: AuditResult, algorithm: str, found: Outcome | None) -> It
         yield sentence("no", "some", CLIENT, NOTHING if leaks else "silent")
     else:
         yield from _doubts(report, algorithm, level)
+    if found.kind in ("held", "fixed", "unknown"):
+        yield from _leaks(report, algorithm, found, level)
+
+
+def _leaks(report: AuditResult, algorithm: str, found: Outcome, level: float) -> Iterator[Sentence]:
+    """Say under which other protections a client's data leak, with the same clients or only where some stay away."""
+    held = {one.defense for one in found.remedies} | {PLAIN}
+    cells = [c for c in report.of(algorithm) if c.owner == CLIENT and c.view in alone(report) and c.defense not in held]
+    best = [c for c in strongest(cells, by_owner=True).values() if c.verdict.word in FOUND and upper(c.leakage) > level]
+    said: set[str] = set()
+    for reason in (NOTHING, "absent"):
+        for word in FOUND:
+            names = [
+                cell.defense
+                for cell in best
+                if cell.verdict.word == word
+                and cell.defense not in said
+                and (reason != NOTHING or _with_the_same(found, cell))
+            ]
+            said |= set(names)
+            if names:
+                yield sentence(word, "some", CLIENT, reason, protections=listed(map(in_sentence, names), "or"))
+
+
+def _with_the_same(found: Outcome, cell: Cell) -> bool:
+    """Whether a view shows sums over the same clients in every round."""
+    ruling = found.rulings.get(cell.defense)
+    return ruling is None or cell.view in ruling.setting.same_clients
 
 
 def of_limits(found: Outcome | None) -> list[Sentence]:
