@@ -21,7 +21,7 @@ from securefed._auditing.registered.registered_audit import audit
 from securefed._auditing.registered.transcript_audit import TranscriptAudit, audit_transcript
 from securefed._commands.named_run import NamedRun, build, federation
 from securefed._messages import Transcript
-from securefed._persistence.file_errors import storage_errors
+from securefed._persistence.file_errors import NO_NPZ, storage_errors
 from securefed._runtime.cohorts import disclosures
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaders import load_once
@@ -148,7 +148,7 @@ def _clients(path: Path) -> list[Dataset]:
     try:
         with np.load(path, allow_pickle=False) as file:
             x, owner, y = file["x"], file["client"], file.get("y")
-    except (OSError, ValueError, KeyError) as error:
+    except NO_NPZ as error:
         raise DataError(f"{path} must be an .npz with x, client and maybe y: {error}") from error
     if owner.shape != (len(x),) or owner.dtype.kind not in "iu":
         raise DataError(f"{path}: `client` must hold one whole number for each of the {len(x)} rows of `x`")

@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import stat
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 from rich.markup import escape
 
 from securefed._commands.display import errors
-from securefed._persistence.file_errors import storage_errors
+from securefed._persistence.file_errors import NO_NPZ, storage_errors
 from securefed._persistence.sealing import make_key
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError, StorageError
@@ -194,7 +193,7 @@ def _read_npz(data: bytes) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except NO_NPZ as error:
         raise DataError(f"it is no .npz file of numbers: {error}") from error
 
 

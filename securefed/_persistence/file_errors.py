@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tokenize import TokenError
+from typing import Final
 
 from securefed.errors import StorageError
+
+NO_NPZ: Final = (
+    OSError, ValueError, KeyError, EOFError, AttributeError, SyntaxError, TokenError, RuntimeError,
+    zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+"""What `numpy.load` and the archive that it returns raise for bytes that are no .npz file, or a damaged one.
+
+Headers of arrays are Python literals, so that errors of Python's tokenizer are among them; of `zipfile` a
+`RuntimeError` says that an entry is encrypted, or compressed in another way."""
 
 
 @contextmanager

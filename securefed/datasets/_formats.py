@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from securefed._extras import needed_for
+from securefed._persistence.file_errors import NO_NPZ
 from securefed._tensors import Array
 from securefed.errors import DataError
 
@@ -36,7 +37,7 @@ def read_npz(path: Path, *required: str) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError) as error:  # an .npy file has no `files`
+    except NO_NPZ as error:  # an .npy file has no `files`
         raise DataError(f"cannot read {path} as an .npz file without pickles: {error}") from error
     lacking = [name for name in required if name not in arrays]
     if lacking:

@@ -18,7 +18,6 @@ import io
 import json
 import math
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 
 from securefed._messages import SERVER, ClientId
-from securefed._persistence.file_errors import storage_errors
+from securefed._persistence.file_errors import NO_NPZ, storage_errors
 from securefed._persistence.packing import nest, unnest
 from securefed._runtime.exchange_header import TRAIN, ExchangeHeader
 from securefed._tensors import Array, Tensors, decode, encode, real_array
@@ -45,10 +44,7 @@ _TEXTS: Final = 2**20
 _NPY_HEADER: Final = 4096
 """Bytes before the entries of an array in an .npz file: type, order and shape, 128 bytes for a short one."""
 
-_UNREADABLE: Final = (
-    ValueError, KeyError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, zipfile.BadZipFile,
-    zlib.error,
-)  # fmt: skip
+_UNREADABLE: Final = (*NO_NPZ, TypeError, ArithmeticError)
 """Errors of json and np.load for bytes that they cannot read; RuntimeError is that of brackets nested too deep."""
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from securefed._hyperparameters import check_choice
 from securefed._messages import ClientId, Transcript
+from securefed._persistence.file_errors import NO_NPZ
 from securefed._tensors import Array, Tensors
 from securefed.errors import DataError, TranscriptError
 from securefed.recording._recording import Form, Recording, as_floats, contribution, named, relative_weights
@@ -182,7 +183,7 @@ def arrays_of(parameters: Any) -> list[Array]:
     inner = getattr(parameters, "parameters", parameters)  # of a `FitIns` or `FitRes`
     try:
         return [np.asarray(np.load(io.BytesIO(data), allow_pickle=False)) for data in inner.tensors]
-    except (ValueError, EOFError, AttributeError) as error:
+    except NO_NPZ as error:
         raise DataError(f"parameters must hold NumPy arrays as Flower serialises them: {error}") from error
 
 
