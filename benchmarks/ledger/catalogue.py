@@ -13,7 +13,7 @@ from securefed.errors import UnknownNameError
 
 PACKAGE = "benchmarks.ledger"
 CORE_MINUTES = {"faps": 19.0, "fedpca": 13.0, "flame": 34.0, "ppgl": 13.0, "losac": 39.8}
-"""What the experiments of a paper may cost together, so that all but the nightly ones fit into an hour on two cores."""
+"""Most minutes of a paper's experiments together, so that all but the nightly ones take an hour on two cores."""
 PAPERS = tuple(CORE_MINUTES)
 """Beginnings of module names, and first parts of experiment names, in the order of the page."""
 

@@ -79,7 +79,7 @@ def opening_bytes(encoding: Encoding) -> int:
 
 @dataclass(frozen=True)
 class Parties:
-    """What every party of a run knows of the others.
+    """The committee and the identities, which every party of a run knows.
 
     Attributes:
         committee: the members, and the numbers that they stand.

@@ -135,7 +135,7 @@ def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1)
 
 @dataclass(frozen=True)
 class _Question:
-    """What the user asked, checked; the attributes are the arguments of `advise`, and `setup` the training."""
+    """The checked question of a user; the attributes are the arguments of `advise`, and `setup` the training."""
 
     algorithm: str
     setup: TrainingSetup

@@ -89,7 +89,7 @@ class TrainingSetup:
 
     @property
     def own(self) -> OwnSetup:
-        """What the user changes of every algorithm's audit case."""
+        """The user's changes of every algorithm's audit case."""
         rows = self.sizes[0] if len(self.sizes) == 1 else None
         changed = tuple((self.settings or {}).items())
         return OwnSetup(rows, self.rounds, changed, self.standardise, self.owner_column, self.fewest)

@@ -70,7 +70,7 @@ Figures = EstimateFigures | MembershipFigures
 
 @dataclass(frozen=True)
 class Read:
-    """What some run gave away, beyond what the mean says.
+    """Findings of single runs, which a mean may hide.
 
     Attributes:
         client: target of the run that leaked most.
@@ -87,7 +87,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Reach:
-    """What an attack can and cannot tell of the secret.
+    """The limits of an attack on the secret.
 
     Attributes:
         derived: whether the attack sought another secret, from which this one follows.

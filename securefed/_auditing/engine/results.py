@@ -64,7 +64,7 @@ who guesses all of a client's data can confirm the guess against any message wit
 privacy passes it."""
 SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
 NOT_COVERED: Final = "not covered"
-"""What `RunCosts.promised` says where epsilon does not bound what a view shows, as of noise that is added after it."""
+"""Answer of `RunCosts.promised` where epsilon does not bound a view, for instance as noise is added after it."""
 THE_GUESS: Final = "no more than a guess"
 """In place of a verdict where no attack on a view can do better than the guess, and the estimate is the guess."""
 _FURTHER: Final = 10

@@ -1,4 +1,4 @@
-"""What the runs of an algorithm under a defence cost, once for each of them: utility, traffic, time and epsilon.
+"""Costs of the runs of an algorithm under a defence, once for each of them: utility, traffic, time and epsilon.
 
 Since a defence such as secure aggregation leaves the sums as they are, most views are made from one cheaper run with
 the same sums, and only some runs are of the defence itself (`RunFacts.real`): these give its bytes and seconds.

@@ -33,7 +33,7 @@ from securefed.errors import SecureFedError
 REFUSALS: Final = (SecureFedError, np.linalg.LinAlgError)
 """Errors by which an attack says that it does not apply, or cannot go on."""
 Seen = TypeVar("Seen")
-"""What attacks are given of a view: the view itself, a replay of it, a change of model state, or a dialogue."""
+"""Input of an attack on a view: the view itself, a replay of it, a change of model state, or a dialogue."""
 Run = Callable[[Seen], Sequence[Reconstruction]]
 """An attack: its estimate, followed by those that are computed from it; raises one of `REFUSALS` if it cannot."""
 Null = Callable[[], Seen | None]
